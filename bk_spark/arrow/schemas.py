@@ -7,6 +7,7 @@ A log's columns are nullable, and of the types that Spark can read back. Types o
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from pyarrow import types
 
 from bk_core.errors import ArgumentTypeError, LogSchemaError
 from bk_spark.arrow.ddl import columns_of_ddl, ddl_of
-from bk_spark.entries.stored_schema import arrow_schema_of_text
+from bk_spark.entries.stored_schema import COLUMN_METADATA, arrow_schema_of_text
 
 STORED_MARK = "/////"  # base64 of the mark that every Arrow message begins with, which no DDL begins with
 _DIGITS_MAX = 38
@@ -66,7 +67,7 @@ def told_columns(text: str) -> list[tuple[str, str]]:
 
 def stored_text(schema: pa.Schema) -> str:
     """Return the text of a schema of ``log_schema``. LogSchemaError for one that no reader would take, or that Spark reads only with
-    ``spark.sql.caseSensitive``."""
+    ``spark.sql.caseSensitive``. Metadata that other libraries have given columns are no part of a log."""
     if not len(schema):
         raise LogSchemaError("a log needs at least one column")
     _check_names("", pa.struct(list(schema)))
@@ -87,6 +88,8 @@ def _check_names(path: str, kind: pa.DataType) -> None:
         what = f"the fields of struct {path!r}" if path else "the columns"
         names: dict[str, str] = {}
         for part in _parts(kind):
+            if "\0" in part.name:  # Arrow's C interface cuts a name there
+                raise LogSchemaError(f"{part.name!r} of {what} has a NUL character: rename it", column=path)
             other = names.get(part.name.casefold())
             if other is not None:
                 how = "are of one name" if other == part.name else "differ in case alone, and are one to Spark"
@@ -106,8 +109,9 @@ def given_schema(given: pa.Schema) -> pa.Schema:
 
 
 def _field(path: str, field: pa.Field, *, void: bool) -> pa.Field:
-    if field.metadata:  # such as the mark of a variant, whose parts are never null
-        return field.with_nullable(True)
+    kept = {key: value for key, value in (field.metadata or {}).items() if key.decode(errors="replace") in COLUMN_METADATA}
+    if kept:  # such as the mark of a variant, whose parts are never null
+        return field.with_nullable(True).with_metadata(kept)
     return pa.field(field.name, _type(path, field.type, void=void))
 
 
@@ -153,15 +157,16 @@ def check_fits(name: str, given: pa.Schema, stored: pa.Schema) -> None:
     """Raise LogSchemaError unless every column of ``given_schema`` is one of the log's, of its type or of one that it widens. A column of
     the log that is missing is null."""
     check_named_once(name, given)
-    unknown = [column for column in given.names if column not in stored.names]
+    kept = {field.name: field for field in stored}
+    unknown = [column for column in given.names if column not in kept]
     if unknown:
         raise LogSchemaError(f"log {name!r} has no column {_quoted(unknown)}; it has {_shown(stored)}", log=name)
     if not given.names:
         raise LogSchemaError(f"log {name!r}: the rows have no column; it has {_shown(stored)}", log=name)
     wrong = [
-        f"column {field.name!r} is {field.type}, stored as {stored.field(field.name).type}"
+        f"column {field.name!r} is {field.type}, stored as {kept[field.name].type}"
         for field in given
-        if not widens(field.type, stored.field(field.name).type)
+        if not widens(field.type, kept[field.name].type)
     ]
     if wrong:
         raise LogSchemaError(f"log {name!r}: {'; '.join(wrong)}; cast it, only widening is done by itself", log=name)
@@ -169,7 +174,7 @@ def check_fits(name: str, given: pa.Schema, stored: pa.Schema) -> None:
 
 def check_named_once(name: str, given: pa.Schema) -> None:
     """Raise LogSchemaError for two columns of one name."""
-    twice = sorted({column for column in given.names if given.names.count(column) > 1})
+    twice = sorted(column for column, count in Counter(given.names).items() if count > 1)
     if twice:
         raise LogSchemaError(f"the rows have more than one column named {', '.join(map(repr, twice))}: rename them", log=name)
 

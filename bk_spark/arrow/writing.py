@@ -103,11 +103,13 @@ def write_rows(
 
 def _rows_of(data: object) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Return the columns and the batches of whatever has rows. ArgumentTypeError for what has none."""
+    if isinstance(data, pa.Table):  # as it is: names are cut on the way through the C interface
+        return data.schema, iter(data.to_batches())
     if hasattr(data, "__arrow_c_stream__"):
         try:
             stream = pa.RecordBatchReader.from_stream(data)
         except pa.ArrowException as error:  # the values of one column
-            raise _no_rows(data) from error
+            raise _not_given(data, error) from error
         return stream.schema, iter(stream)
     if hasattr(data, "__arrow_c_array__"):
         batch = _batch(data)
@@ -130,8 +132,14 @@ def _batch(given: object) -> pa.RecordBatch:
         try:
             return pa.record_batch(given)
         except pa.ArrowException as error:
-            raise _no_rows(given) from error
+            raise _not_given(given, error) from error
     raise _no_rows(given)
+
+
+def _not_given(data: object, error: pa.ArrowException) -> ArgumentTypeError:
+    if "non-struct" in str(error):
+        return _no_rows(data)
+    return ArgumentTypeError(f"data, of type {type(data).__name__}, cannot be had as Arrow columns: {'; '.join(map(str, error.args))}")
 
 
 def _no_rows(data: object) -> ArgumentTypeError:

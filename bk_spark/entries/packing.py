@@ -310,11 +310,12 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """
     if batch.schema.equals(schema):
         return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
-    unknown = [name for name in batch.schema.names if name not in schema.names]
-    if unknown or len(set(batch.schema.names)) != batch.num_columns:
-        raise LogSchemaError(f"columns {_quoted(unknown or batch.schema.names)} are written; the log has {_quoted(schema.names)}")
-    present = set(batch.schema.names)
-    columns = [_cast(batch.column(f.name), f) if f.name in present else nulls(batch.num_rows, f.type) for f in schema]
+    given, wanted = batch.schema.names, schema.names  # lists that are made anew each time
+    place = {name: at for at, name in enumerate(given)}
+    unknown = sorted(place.keys() - set(wanted), key=place.__getitem__)
+    if unknown or len(place) != batch.num_columns:
+        raise LogSchemaError(f"columns {_quoted(unknown or given)} are written; the log has {_quoted(wanted)}")
+    columns = [_cast(batch.column(place[f.name]), f) if f.name in place else nulls(batch.num_rows, f.type) for f in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -345,6 +346,8 @@ def as_type(column: pa.Array, wanted: pa.DataType) -> pa.Array:
             [as_type(column.keys, wanted.key_type), as_type(column.items, wanted.item_type)], fields=list(entries)
         )
         return _rebuilt(column, wanted, pairs)
+    if pa.types.is_dictionary(given):  # the values first: Arrow cannot take views of strings by an index
+        return column.dictionary.cast(wanted).take(column.indices)
     return column.cast(wanted)
 
 

@@ -35,6 +35,8 @@ _LIST, _STRUCT, _MAP = 12, 13, 17
 SPARK_SCHEMA_KEY = "spark.schema"
 _SPARK_METADATA = "SPARK::metadata::json"
 _MARKS = frozenset({"variant", "geometry", "geography", "srid"})
+COLUMN_METADATA = _MARKS | {_SPARK_METADATA}
+"""The keys of metadata that a column of a log may have."""
 
 _ATOMIC = frozenset(
     ["boolean", "byte", "short", "integer", "long", "float", "double", "string", "binary", "date", "timestamp", "timestamp_ntz", "void"]

@@ -9,6 +9,7 @@ from bk_core.arguments import Duration, kept_milliseconds
 from bk_core.client.log.tables import tables
 from bk_core.client.near import meant
 from bk_core.errors import InvalidArgumentError
+from bk_core.protocol.ledger.metadata import DigestType
 from bk_core.protocol.log.segments import EntryFormat
 
 _DURATIONS: Mapping[str, str] = {"retention": "retention_ms", "committed_retention": "committed_retention_ms"}
@@ -29,7 +30,7 @@ class LogSettings(TypedDict, total=False):
     ensemble_size: int
     write_quorum_size: int
     ack_quorum_size: int
-    digest_type: str
+    digest_type: DigestType | str
     guaranteed: bool
     retention: Duration | None
     retention_ms: int | None
@@ -55,6 +56,8 @@ def properties_of(given: Mapping[str, Any], fixed: Collection[str] = ()) -> dict
         if field in found:
             first = next(one for one in given if _DURATIONS.get(one, one) == field)
             raise InvalidArgumentError(f"{field} is given twice, as {first} and as {name}")
+        if isinstance(value, DigestType):
+            value = value.name
         found[field] = kept_milliseconds(name, value) if name in _DURATIONS and value is not None else value
     return found
 

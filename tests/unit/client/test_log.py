@@ -352,3 +352,7 @@ def test_the_name_of_a_file_stores_log_is_refused(client: bk_core.BookKeeper) ->
     with pytest.raises(InvalidArgumentError, match="file store 'x'"):
         client.create_log("files.x")
     assert client.logs() == []
+
+
+def test_a_digest_type_is_given_as_a_ledgers_is(client: bk_core.BookKeeper) -> None:
+    assert client.create_log("mac", digest_type=bk_core.DigestType.MAC).info.properties.digest_type == "MAC"

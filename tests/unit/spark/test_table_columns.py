@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from decimal import Decimal
 
+import pandas
+import polars
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -28,6 +30,45 @@ Client = bk_core.BookKeeper
 def client(world: World) -> Client:
     found: Client = world.client
     return found
+
+
+# --- columns of other libraries ------------------------------------------------------------------------------------------------
+
+
+def marked(kind: pa.DataType) -> pa.Table:
+    """A column with what Parquet's reader notes of it."""
+    return pa.table({"a": pa.array(["x"], kind)}, pa.schema([pa.field("a", kind, metadata={"PARQUET:field_id": "1"})]))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        polars.DataFrame({"a": ["x"]}, schema={"a": polars.Categorical}),
+        polars.DataFrame({"a": ["x"]}, schema={"a": polars.Enum(["x", "y"])}),
+        marked(pa.string()),
+        marked(pa.large_string()),
+    ],
+    ids=["categorical", "enum", "string with metadata", "large string with metadata"],
+)
+def test_metadata_and_dictionaries_of_other_libraries_are_no_part_of_a_log(client: Client, rows: object) -> None:
+    """Before the first write, behind it, and as the columns that a log is made with."""
+    log = client.create_log("new", entry_format="arrow")
+    log.write(rows)
+    log.write(rows)
+    assert log.to_arrow() == pa.table({"a": ["x", "x"]})
+    if isinstance(rows, pa.Table):
+        assert client.create_log("made", schema=rows.schema).arrow_schema() == pa.schema([("a", pa.string())])
+
+
+def test_a_name_with_a_nul_is_refused_and_not_cut(client: Client) -> None:
+    with pytest.raises(LogSchemaError, match=r"'a\\x00b' of the columns has a NUL character"):
+        client.create_log("new", entry_format="arrow").write(pa.table({"a\0b": [1]}))
+
+
+@pytest.mark.parametrize("rows", [pandas.DataFrame({"a": [1, "x"]}), polars.DataFrame({"a": [1]}, schema={"a": polars.Int128})])
+def test_a_table_that_gives_no_columns_says_why(client: Client, rows: object) -> None:
+    with pytest.raises(ArgumentTypeError, match="of type DataFrame, cannot be had as Arrow columns: (Could not|Invalid or)"):
+        client.create_log("new", entry_format="arrow").write(rows)
 
 
 # --- columns ------------------------------------------------------------------------------------------------------------
