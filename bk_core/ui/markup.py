@@ -94,6 +94,11 @@ def badge(word: str, kind: str = "") -> Markup:
     return tag("span", word, class_=f"badge {kind}".strip())
 
 
+def sentence(words: str) -> Markup:
+    """Return words of ours, in which what stands between backticks is a command."""
+    return joined(tag("code", part) if number % 2 else part for number, part in enumerate(words.split("`")))
+
+
 def section(title: str, *children: Child, name: str, more: Child = None) -> Markup:
     """Return a part of a page that a refresh replaces. ``name`` is its id."""
     heading = tag("div", tag("h2", title), more, class_="head")

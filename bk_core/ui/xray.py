@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bk_core.client.inspect import EntryHeader, entry_headers
-from bk_core.display.words import preview
+from bk_core.display.words import preview, safe
 from bk_core.errors import BkError
 from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
 from bk_core.protocol.wire.messages import Status
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 WINDOW = 20  # entries that are shown at once
 WINDOW_OF_LARGE = 4  # where entries are larger than LARGE bytes, so that looking at them takes little memory
 LARGE = 200_000
+LINE_MAX = 120  # characters of a payload in a list
+ODD_SHARE = 5  # a payload of which one character in so many is no text is shown as bytes
 HEAD_MAX = 4096  # bytes of one payload that are kept
 
 
@@ -31,8 +33,8 @@ class SeenEntry:
 
     @property
     def shown(self) -> str:
-        """The beginning of the payload in one line."""
-        return self.problem or preview(self.head)
+        """The beginning of the payload in one line: text with its control characters spelled out, bytes in hexadecimal."""
+        return self.problem or _line(self.head, self.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,14 @@ class Replica:
     bookie: str
     state: str
     told: str
+
+
+def _line(head: bytes, size: int) -> str:
+    words = head.decode("utf-8", "replace")[:LINE_MAX]  # the last character of a head may be cut
+    odd = sum(not letter.isprintable() or letter == "\ufffd" for letter in words)
+    if not words or odd * ODD_SHARE > len(words):
+        return preview(head)
+    return safe(words, kept="") + (" ..." if size > len(words.encode()) else "")
 
 
 def window_of(metadata: LedgerMetadata) -> int:

@@ -6,6 +6,7 @@ Without a Chromium the tests in a real browser are left out, and the header of t
 from __future__ import annotations
 
 import http.client
+import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,8 @@ import bk_core
 from bk_core.bookie import apache
 from bk_core.bookie.local_cluster import LocalCluster, local_cluster
 from bk_core.client import BookKeeper
+from bk_core.client.files.store import FileStore
+from bk_core.client.log.history import read_log
 from bk_core.errors import BookieUnavailableError
 from bk_core.ui.guard import Token
 from bk_core.ui.server import PageServer
@@ -148,6 +151,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         # no program of ours makes a log of such a name; others may have
         client.store.create(f"logs/{HOSTILE_LOG}", client.store.read("logs/events").data)
         client.create_ledger(custom={"log": HOSTILE_LOG.encode()}).close()
+        log_id = read_log(client, "events").log_id
+        place = {"logId": log_id, "seq": 0, "entry": 4, "row": 0, "rows": 4, "bytes": 20}
+        with FileStore.open(client, "orders") as store:
+            for batch in (3, 4):
+                store.put(f"/by-carrier/offsets/{batch}", "\n".join(["v1", "{}", json.dumps({"events": place})]).encode())
+            store.put("/by-carrier/commits/3", b"v1\n{}")
+        with FileStore.open(client, "secret", password=PASSWORD) as store:
+            store.put("/offsets/0", b"v1")
         with client.create_ledger() as left_open:
             for number in range(30):
                 left_open.append(b"open %d" % number)

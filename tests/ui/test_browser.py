@@ -92,6 +92,8 @@ def test_pages_fit_and_can_be_read(page: Browser, visitor: Visitor, world: World
         wide, *culprits = page.run(TOO_WIDE)
         assert wide <= width and not culprits, (path, wide, culprits)
         assert page.run(CONTRAST) == [], path
+        if width == WIDTHS["narrow"]:
+            assert page.run("[...document.querySelectorAll('.rows td')].every(cell => cell.clientWidth > 250 || !cell.clientWidth)"), path
         paper = page.run("getComputedStyle(document.documentElement).backgroundColor")
         assert (sum(map(int, paper.strip("rgb()").split(","))) < 200) is dark
         assert page.run("document.querySelectorAll('h1').length") == 1

@@ -27,7 +27,7 @@ ROOT = builds.ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="only git knows which files belong to the repository")
 MADE = r"PKG-INFO|setup\.cfg|bk_spark\.egg-info/.*"  # what setuptools adds to a source distribution
-PACKED = r"bk_(core|spark)/(.*/)?(\w+\.py|\w+\.pyi|py\.typed|\w+\.proto)|pyspark_bookkeeper\.py"
+PACKED = r"bk_(core|spark)/(.*/)?(\w+\.py|\w+\.pyi|py\.typed|\w+\.proto)|bk_core/ui/static/\w+\.(css|js|svg)|pyspark_bookkeeper\.py"
 
 
 @pytest.fixture(scope="module")

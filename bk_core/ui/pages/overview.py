@@ -11,7 +11,7 @@ from bk_core.errors import BookieUnavailableError
 from bk_core.ui.findings import findings
 from bk_core.ui.index import UNREAD
 from bk_core.ui.layout import Page, World, amount, bookie_link, log_link, place, state_badge
-from bk_core.ui.markup import Child, Markup, badge, empty, facts, joined, link, section, table, tag, text
+from bk_core.ui.markup import Child, Markup, badge, empty, facts, joined, link, section, sentence, table, tag, text
 from bk_core.ui.pages.happened import event_rows
 from bk_core.ui.watching import Sight
 
@@ -65,15 +65,17 @@ def _findings(world: World) -> Markup:
     if not found:
         return section("Findings", empty("Nothing that this page looks at is wrong."), name="findings")
     items = [
-        tag("li", badge("bad" if one.weight == "bad" else "watch", one.weight), " ", one.said, ". ", _advice(one.advice)) for one in found
+        tag(
+            "li",
+            badge("bad" if one.weight == "bad" else "watch", one.weight),
+            " ",
+            one.said,
+            ": ",
+            tag("span", sentence(one.advice), class_="soft"),
+        )
+        for one in found
     ]
     return section("Findings", tag("ul", items, class_="findings"), name="findings")
-
-
-def _advice(text: str) -> Markup:
-    """Words between backticks are commands."""
-    parts = text.split("`")
-    return tag("span", [tag("code", part) if at % 2 else part for at, part in enumerate(parts)], class_="soft")
 
 
 def _bookies(world: World, sight: Sight) -> Markup:

@@ -14,7 +14,7 @@ from bk_core.client.log.history import read_log
 from bk_core.errors import BkError, InvalidArgumentError, NoSuchLogError
 from bk_core.protocol.log.names import store_of
 from bk_core.ui.layout import Page, World, age, amount, log_link, moment, shown
-from bk_core.ui.markup import Child, Markup, empty, joined, section, table, tag
+from bk_core.ui.markup import Child, Markup, empty, joined, section, sentence, table, tag
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
@@ -57,9 +57,9 @@ def page(world: World) -> Page:
         "Queries whose checkpoint is in a file store of this cluster, each by the last batch that it committed. "
         "`bk query lag FOLDER` tells of a checkpoint in a directory."
     )
+    rows = shown(reading, _reading_rows, what="the checkpoints")
     parts = [
-        section("Queries that read logs", shown(reading, _reading_rows, what="the checkpoints"), name="reading"),
-        tag("p", about, class_="soft"),
+        section("Queries that read logs", rows, tag("p", sentence(about), class_="soft"), name="reading"),
         section(
             "Queries that write to logs",
             shown(writing, lambda found: _writing_rows(world, found), what="the lists of logs"),
