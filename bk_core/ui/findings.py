@@ -1,4 +1,5 @@
-"""Findings: what an operator should look at, from what the watcher knows anyway. A doctor that looks deeper takes its place here."""
+"""Findings: what an operator should look at, from what the watcher knows anyway. The page of the doctor
+looks deeper, when somebody asks."""
 
 from __future__ import annotations
 

@@ -160,13 +160,14 @@ def amount(count: int | None) -> str | None:
     return f"{count:,} B" if unit == 0 else f"{value:,.1f} {_UNITS[unit]}"
 
 
-def shown(answer: Answer[T], render_value: Callable[[T], Child], *, what: str) -> Markup:
-    """Return what was answered, with its age and the problem if it is old, or a sentence that says why there is nothing yet."""
+def shown(answer: Answer[T], render_value: Callable[[T], Child], *, what: str, old_s: float = OLD_S) -> Markup:
+    """Return what was answered, with its age and the problem if it is older than ``old_s`` seconds, or a sentence that says why there is
+    nothing yet."""
     if answer.value is None:
         if answer.problem is not None:
             return tag("p", f"{what[:1].upper()}{what[1:]}: {answer.problem}", class_="notice bad")
         return tag("p", f"Asking for {what} ...", class_="empty", data_pending=True)
-    old = answer.age_s is not None and answer.age_s > OLD_S
+    old = answer.age_s is not None and answer.age_s > old_s
     why = answer.problem or "there is no newer answer yet"
     note = (
         tag("p", f"From {told_age(int((answer.age_s or 0) * 1000))} ago: {why}.", class_="notice watch") if old or answer.problem else None

@@ -11,7 +11,7 @@ from bk_core.display.words import counted
 from bk_core.ui.answers import Answers
 from bk_core.ui.layout import Page, World, bookie_link, log_link, no_such, render
 from bk_core.ui.markup import empty, joined, section, tag
-from bk_core.ui.pages import happened, ledger, ledgers, logs, overview, queries
+from bk_core.ui.pages import happened, ledger, ledgers, logs, looked, overview, queries
 from bk_core.ui.server import Asked, Reply
 from bk_core.ui.watching import Watcher
 
@@ -61,6 +61,8 @@ class Site:
                 return ledgers.page(world, asked.query)
             case ["ledgers", text] if (ledger_id := ledgers.number(text)) is not None:
                 return ledger.page(world, ledger_id, asked.query)
+            case ["ledgers", text, "xray"] if (ledger_id := ledgers.number(text)) is not None:
+                return looked.xray_page(world, ledger_id, asked.query)
             case ["ledgers", text, "entries", entry] if (ledger_id := ledgers.number(text)) is not None:
                 entry_id = ledgers.number(entry)
                 return (
@@ -72,6 +74,8 @@ class Site:
                 return logs.log_page(world, name, asked.query)
             case ["queries"]:
                 return queries.page(world)
+            case ["doctor"]:
+                return looked.doctor_page(world)
             case ["events"]:
                 return happened.page(world, asked.query.get("kind", ""))
         return no_such("There is no such page.", "")

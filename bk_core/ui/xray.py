@@ -1,4 +1,5 @@
-"""Entries of a ledger, replica by replica, as each bookie has them. An x-ray of the library that looks deeper takes its place here."""
+"""Entries of a ledger, replica by replica, as each bookie has them. The page of an x-ray looks at whole
+ledgers, when somebody asks."""
 
 from __future__ import annotations
 

@@ -70,6 +70,8 @@ def paths(world: World) -> list[str]:
         "/logs",
         "/logs/events",
         "/queries",
+        "/doctor",
+        f"{ledger}/xray",
         "/events",
         "/find?q=e",
     ]

@@ -112,6 +112,10 @@ def test_a_bookie_that_does_not_answer_shows_in_the_replicas(cluster: LocalClust
         assert got.body.count('class="dot silent" title="') == got.body.count('class="dot ok" title="') / 2 == 10
         assert f"{gone} : unavailable, 10 of these entries" in got.text or f"{gone} : timeout, 10 of these entries" in got.text
         assert "entry 9" in got.text  # another replica has it
+        xray = visitor.until(f"/ledgers/{ledger_id}/xray", lambda got: "in need of repair" in got.text)
+        assert "10 in need of repair" in xray.text
+        doctor = visitor.until("/doctor", lambda got: "data-pending" not in got.body)
+        assert gone in doctor.text and ("bookie-down" in doctor.text or "bookie-unreachable" in doctor.text)
 
 
 @pytest.mark.slow

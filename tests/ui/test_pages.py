@@ -134,6 +134,17 @@ def test_replicas_are_shown_as_bookies_have_them(world: World, visitor: Visitor)
     assert "lies beyond its end" in visitor.settled(f"/ledgers/{world.hostile}?first=99").text
 
 
+def test_the_doctor_and_an_xray_look_when_they_are_asked(world: World, visitor: Visitor) -> None:
+    doctor = visitor.settled("/doctor")
+    sound(doctor)
+    assert f"cluster {world.client.store.cluster_id()}: 3 bookies" in doctor.text
+    xray = visitor.settled(f"/ledgers/{world.hostile}/xray")
+    sound(xray)
+    assert f"ledger {world.hostile}: 90 copies looked at" in xray.text and "none in need of repair" in xray.text
+    assert all(bookie in xray.text for bookie in world.cluster.bookie_ids)
+    assert "BK-NO-LEDGER" in visitor.settled("/ledgers/987654/xray").text
+
+
 def test_ledgers_by_part(world: World, visitor: Visitor) -> None:
     visitor.until("/ledgers?state=OPEN", lambda got: "not read yet" not in got.text)
     seen: list[str] = []

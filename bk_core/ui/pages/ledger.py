@@ -125,7 +125,10 @@ def _stretch(world: World, ledger_id: int, metadata: LedgerMetadata, first: int 
 
 def _entries(world: World, ledger_id: int, metadata: LedgerMetadata, stretch: Answer[Stretch]) -> Markup:
     return section(
-        "Entries, replica by replica", shown(stretch, partial(_rows, world, ledger_id, metadata), what="its entries"), name="entries"
+        "Entries, replica by replica",
+        shown(stretch, partial(_rows, world, ledger_id, metadata), what="its entries"),
+        name="entries",
+        more=link(f"/ledgers/{ledger_id}/xray", "x-ray of all entries"),
     )
 
 

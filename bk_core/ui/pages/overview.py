@@ -63,7 +63,9 @@ def _findings(world: World) -> Markup:
     )
     found = list(findings(world.watcher, marked.value))
     if not found:
-        return section("Findings", empty("Nothing that this page looks at is wrong."), name="findings")
+        return section(
+            "Findings", empty("Nothing that this page looks at is wrong."), name="findings", more=link("/doctor", "look at everything")
+        )
     items = [
         tag(
             "li",
@@ -75,7 +77,7 @@ def _findings(world: World) -> Markup:
         )
         for one in found
     ]
-    return section("Findings", tag("ul", items, class_="findings"), name="findings")
+    return section("Findings", tag("ul", items, class_="findings"), name="findings", more=link("/doctor", "look at everything"))
 
 
 def _bookies(world: World, sight: Sight) -> Markup:

@@ -1,0 +1,75 @@
+"""The pages of looks that take long, and that are taken only when somebody asks: the doctor's, and the x-ray of a whole ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from bk_core.display import cluster as cluster_tables
+from bk_core.display import xray as xray_tables
+from bk_core.display.table import Lines, Table
+from bk_core.ui.layout import Page, World, shown
+from bk_core.ui.markup import Markup, joined, link, section, sentence, table, tag
+from bk_core.ui.pages.ledgers import number
+
+if TYPE_CHECKING:
+    from bk_core.client.doctor.findings import Diagnosis
+    from bk_core.client.xray import Xray
+
+DOCTOR_S = 300.0  # so old may a diagnosis be: it reads the metadata of all ledgers
+XRAY_S = 60.0
+XRAY_RATE = 20_000_000  # bytes a second that an x-ray reads
+XRAY_ENTRIES = 1_000_000  # of one x-ray
+ROWS_MAX = 200
+_KINDS = {"error": "bad", "warning": "watch", "note": ""}
+
+
+def doctor_page(world: World) -> Page:
+    """Return what `bk cluster doctor` says."""
+    answer = world.answers.get(("doctor",), world.client.doctor, fresh_s=DOCTOR_S)
+    body = section("All of the cluster", shown(answer, _diagnosis, what="a look at the whole cluster", old_s=DOCTOR_S), name="doctor")
+    about = f"Bookies, the metadata of all ledgers and the lists of all logs, looked at anew after {DOCTOR_S / 60:.0f} minutes."
+    more = tag("p", f"{about} ", sentence("`bk cluster doctor` says the same."), class_="soft")
+    return Page("Doctor", joined([body, more]), "/", refreshes=answer.is_pending)
+
+
+def _diagnosis(found: Diagnosis) -> Markup:
+    return _parts(cluster_tables.diagnosis(found))
+
+
+def xray_page(world: World, ledger_id: int, query: Mapping[str, str]) -> Page:
+    """Return the x-ray of a ledger."""
+    first = number(query.get("first", "")) or 0
+    ask = partial(world.client.xray, ledger_id, first=first, last=first + XRAY_ENTRIES - 1, bytes_per_second=XRAY_RATE)
+    if world.password:
+        ask = partial(ask, password=world.password)
+    answer = world.answers.get(("xray", ledger_id, first), ask, fresh_s=XRAY_S)
+    back = tag("p", link(f"/ledgers/{ledger_id}", f"\u2190 ledger {ledger_id}"))
+    body = section("Each copy, as its bookie has it", shown(answer, _xray, what="the x-ray", old_s=XRAY_S), name="xray")
+    return Page(f"X-ray of ledger {ledger_id}", joined([back, body]), "/ledgers", refreshes=answer.is_pending)
+
+
+def _xray(found: Xray) -> Markup:
+    return _parts(xray_tables.shown(found))
+
+
+def _parts(parts: Iterable[Table | Lines | str]) -> Markup:
+    """Return the parts that a notebook shows as parts of a page."""
+    return joined(_part(one) for one in parts)
+
+
+def _part(part: Table | Lines | str) -> Markup:
+    if isinstance(part, str):
+        return tag("p", part)
+    if isinstance(part, Table):
+        rows = [[None if value is None else _cell(value) for value in row] for _, row in zip(range(ROWS_MAX), part.rows, strict=False)]
+        return table(list(part.columns), rows)
+    return tag("pre", joined(joined([line, Markup("\n")]) for line in part.lines))
+
+
+def _cell(value: object) -> str | int | Markup:
+    kind = _KINDS.get(value) if isinstance(value, str) else None
+    if kind is not None:
+        return tag("span", str(value), class_=f"badge {kind}".strip())
+    return value if isinstance(value, int) else str(value)
