@@ -76,6 +76,11 @@ def say_json(value: dict[str, Any]) -> None:
 
 def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
     """Columns whose name starts with ``#`` hold numbers and are set flush right."""
+    console().print(laid_out(columns, rows, title))
+
+
+def laid_out(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> rich_table.Table:
+    """Return a table as Rich prints it; ``columns`` and ``rows`` are as for ``say_table``."""
     table = rich_table.Table(
         title=None if title is None else _plain(title), title_justify="left", box=None, header_style="bold", pad_edge=False
     )
@@ -83,7 +88,7 @@ def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: s
         table.add_column(_plain(column.removeprefix("#")), justify="right" if column.startswith("#") else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_plain(cell(value)) for value in row))
-    console().print(table)
+    return table
 
 
 def say_rows(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from bk_core.client.doctor.facts import BookieFacts, ClusterFacts
     from bk_core.client.doctor.findings import Diagnosis, Finding
     from bk_core.client.doctor.probe import BookieProbe
+    from bk_core.client.doctor.watch import LogGrowth, Moment
     from bk_core.metadata.cookies import Cookie
 
 _NAMED_MAX = 8
@@ -143,3 +144,52 @@ def _phase_row(phase: Measured, shares: Sequence[float]) -> list[object]:
     times = [told_time(phase.times.percentile_ns(share)) for share in shares]
     worst = told_time(phase.times.worst_ns) if phase.times.count else None
     return [phase.name, phase.entries, round(phase.entries_per_second), disk_size(round(phase.bytes_per_second)), *times, worst]
+
+
+def moment(found: Moment) -> str:
+    """Return a look at a cluster in one line."""
+    states = list(found.states.values())
+    quiet = sum(not probe.answers for probe in found.probes.values())
+    counts = [f"{states.count(state):,} {state}" for state in ("writable", "read-only", "down") if state == "writable" or state in states]
+    if quiet:
+        counts.append(f"{quiet:,} without an answer")
+    times = [ns for probe in found.probes.values() if (ns := probe.round_trip_ns()) is not None]
+    slowest = f", slowest {told_time(max(times))}" if times else ""
+    ledgers = f"{counted(found.ledgers, 'ledger')} (+{found.created:,} created, {found.closed:,} of them closed, -{found.deleted:,})"
+    rows, size = (sum(rates) for rates in zip((0.0, 0.0), *map(_rates, found.logs), strict=True))
+    growth = f"{counted(found.logs_total, 'log')}, {rows:,.0f} rows/s, {disk_size(round(size))}/s"
+    return f"bookies {', '.join(counts)}{slowest}; {ledgers}; {growth}"
+
+
+def _rates(log: LogGrowth) -> tuple[float, float]:
+    return log.rows_per_second or 0.0, log.bytes_per_second or 0.0
+
+
+def top_bookies(found: Moment, most: int) -> Table:
+    """The bookies at one look, those with trouble first, at most ``most``."""
+    ranked = sorted(found.states, key=lambda bookie: (_is_well(found, bookie), bookie))
+    return Table(["bookie", "state", "answer", "#v2", "#v3", "#used", "#free"], [_top_bookie(found, bookie) for bookie in ranked[:most]])
+
+
+def _is_well(found: Moment, bookie: str) -> bool:
+    probe = found.probes.get(bookie)
+    return found.states[bookie] == "writable" and probe is not None and probe.answers
+
+
+def _top_bookie(found: Moment, bookie: str) -> list[object]:
+    probe = found.probes.get(bookie)
+    times = [None if probe is None else told_time(probe.round_trip_ns(0.5, protocol)) for protocol in ("v2", "v3")]
+    return [bookie, found.states[bookie], None if probe is None else probe.state, *times, *disk(probe)]
+
+
+def top_logs(found: Moment, most: int) -> Table:
+    """The logs at one look, the fastest first, at most ``most``."""
+    columns = ["log", "#rows", "#bytes", "#rows/s", "#bytes/s", "writer"]
+    return Table(columns, [_top_log(log) for log in found.logs[:most]])
+
+
+def _top_log(log: LogGrowth) -> list[object]:
+    rows = None if log.rows_per_second is None else f"{log.rows_per_second:,.0f}"
+    size = None if log.bytes_per_second is None else disk_size(round(log.bytes_per_second))
+    writer = None if log.writer is None else f"{log.writer.state}: {log.writer.host or 'not named'} {log.writer.pid or ''}".strip()
+    return [log.name, log.rows, disk_size(log.bytes), rows, size, writer]
