@@ -22,7 +22,7 @@
     ├── LogError                      a log as a whole
     │   ├── NoSuchLogError, LogExistsError, LogTakenOverError, LogDataLossError, LogHistoryError, LogSchemaError,
     │   ├── LogEntryError, EntryTooLargeError, NullValueError, LogOfQueriesError (LogFormatError), LogClockError, WrongClusterError,
-    │   ├── ForeignLedgerError, LogWriterAliveError, LogListFullError, NoSuchLogRootError
+    │   ├── ForeignLedgerError, LogWriterAliveError, LogListFullError, NoSuchLogRootError, NoSuchBatchError
     ├── FileStoreError                a file store on ledgers
     │   ├── NoSuchPathError, PathExistsError, PathNotDirectoryError, PathIsDirectoryError, DirectoryNotEmptyError,
     │   ├── NoSuchFileStoreError, FileStoreTakenOverError, FileStoreClosedError, FileStoreFormatError, FileDataLostError
@@ -622,6 +622,13 @@ class NoSuchLogRootError(NoSuchLogError):
 
     code = "BK-NO-LOG-ROOT"
     advice = "Use a log root that the message names, or create a log, which makes the root."
+
+
+class NoSuchBatchError(LogError):
+    """The log does not know the query or the batch, or does not tell which segments are of it."""
+
+    code = "BK-LOG-NO-BATCH"
+    advice = "List what is known (`bk log marks NAME`). Batches of older programs cannot be told, except each query's last."
 
 
 class LogExistsError(LogError):

@@ -23,6 +23,7 @@ from bk_core.cli.queries import query
 from bk_core.cli.replication import bookie, check, repair
 from bk_core.cli.terminal import safe_streams
 from bk_core.cli.top import top
+from bk_core.cli.traces import trace
 from bk_core.cli.transfers import copy_ledger, export_ledger, export_log, import_ledger, import_log
 from bk_core.cli.usage import with_its_place
 from bk_core.cli.xrays import xray
@@ -86,6 +87,7 @@ cli.add_command(query)
 cli.add_command(checkpoint)
 cli.add_command(bench)
 cli.add_command(top)
+cli.add_command(trace)
 cli.add_command(local)
 cli.add_command(live_page)
 cli.add_command(completion)

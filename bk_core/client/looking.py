@@ -11,6 +11,7 @@ from bk_core.protocol.ledger.metadata import BookieId, DigestType, LedgerAccess
 if TYPE_CHECKING:
     from bk_core.client.client import BookKeeper
     from bk_core.client.diff import ReplicaDiff
+    from bk_core.client.log.tracing import BatchTrace, EntryTrace
     from bk_core.client.repair.report import OnProgress
     from bk_core.client.xray import Xray
 
@@ -81,6 +82,35 @@ class LooksInside:
             end = handle.last_add_confirmed if last is None else min(last, handle.last_add_confirmed)
             metadata = handle.metadata
         return diff_replicas(client, ledger_id, metadata, (bookie, other), first, end, on_progress)
+
+    @checked(batch=COUNT)
+    def trace_batch(self, log: str, query: str | None = None, batch: int | None = None) -> BatchTrace:
+        """Return the segments, ledgers, entries and bookies that hold one batch of a query of Spark in ``log``.
+
+        ``query`` is the id of the query, or its beginning; it may be left out where one query alone writes the log. ``batch`` is the number
+        of the batch, by default the last. Bookies are not asked.
+
+        Raises NoSuchLogError; NoSuchBatchError for what the log does not know; MetadataFormatError.
+
+        >>> client.trace_batch("flights", batch=17).bookies
+        """
+        from bk_core.client.log.tracing import trace_batch
+
+        return trace_batch(cast("BookKeeper", self), log, query, batch)
+
+    @checked(ledger_id=ID, entry_id=ID)
+    def trace_entry(self, ledger_id: int, entry_id: int) -> EntryTrace:
+        """Return the log, segment, query and batch of entry ``entry_id`` of ledger ``ledger_id``, as far as they are known.
+
+        Bookies are not asked.
+
+        Raises NoSuchLedgerError; InvalidArgumentError for an entry behind the end of the ledger; MetadataFormatError.
+
+        >>> client.trace_entry(42, 7).batch_id
+        """
+        from bk_core.client.log.tracing import trace_entry
+
+        return trace_entry(cast("BookKeeper", self), ledger_id, entry_id)
 
 
 def _access(digest_type: DigestType | str | None, password: bytes | None) -> LedgerAccess:

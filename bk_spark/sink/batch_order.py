@@ -26,6 +26,11 @@ class Batch:
     overwrite: bool = False
     number: int | None = None
 
+    @property
+    def whose(self) -> tuple[str, int] | None:
+        """The query, or the write, and the batch that its segments are traced to; None if there is no number."""
+        return self.mark if self.mark is not None or self.number is None else (self.owner, self.number)
+
 
 class BatchOrder:
     """One batch and one log. ``rows`` and ``size`` count what was written for it, the size in payload bytes.

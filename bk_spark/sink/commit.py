@@ -150,8 +150,11 @@ class _LogCommit:
             changed = self._closed_live(changed)
         if self._batch.overwrite:
             changed = self._emptied(changed)
+        first_seq = changed.next_seq
         for part in self._parts:
             changed = self._appended(changed, part)
+        if (whose := self._batch.whose) is not None:
+            changed = changed.note_batch(*whose, first_seq)
         if self._batch.mark is not None:
             sizes = (None, None) if self._batch.number is None else (self._rows, self._bytes)
             changed = _without_old_one_shots(changed.mark_committed(*self._batch.mark, self._at_ms, *sizes), self._at_ms)

@@ -14,6 +14,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TypeVar
 
 from bk_core.arguments import checked
 from bk_core.client.log.intents import HISTORY, create_intended, forget_intent, intended_ledgers
@@ -27,9 +28,10 @@ from bk_core.client.log.list_store import (
     store_now_ms,
 )
 from bk_core.errors import BkError, LogDataLossError, LogHistoryError, MetadataFormatError, NoSuchLedgerError
-from bk_core.protocol.log.codec import decode_chunk, encode_chunk
+from bk_core.protocol.log.codec import decode_batches, decode_chunk, encode_chunk
 from bk_core.protocol.log.history import Chunk, Load
 from bk_core.protocol.log.ledger_list import LedgerList
+from bk_core.protocol.log.provenance import BatchSpan
 from bk_core.protocol.log.sealing import SEAL_LIMITS, SealLimits, next_chunk, ref_to, seal
 from bk_core.protocol.log.segments import HistoryRef
 from bk_core.protocol.log.view import LogView
@@ -38,6 +40,7 @@ CACHED_ITEMS = 65536  # segments and references, of about 250 bytes each
 SEAL_TIMEOUT_S = 15.0
 RETRY_AFTER_S = 30.0
 _log = logging.getLogger("bk_core.client.log")
+T = TypeVar("T")
 
 
 class ChunkCache:
@@ -83,14 +86,19 @@ def history_of(client: LogClient, name: str, log_id: str, cache: ChunkCache = _c
         key = (log_id, ref.ledger_id, ref.entry_id)
         chunk = cache.get(key)
         if chunk is None:
-            chunk = _read_chunk(client, name, log_id, ref)
+            chunk = _read_chunk(client, name, log_id, ref, lambda data: decode_chunk(data, log_id, ref))
             cache.put(key, chunk)
         return chunk
 
     return load
 
 
-def _read_chunk(client: LogClient, name: str, log_id: str, ref: HistoryRef) -> Chunk:
+def read_batches(client: LogClient, name: str, log_id: str, ref: HistoryRef) -> tuple[BatchSpan, ...]:
+    """Return the batches of the segments in a chunk, as far as they are known. The errors are those of ``history_of``."""
+    return _read_chunk(client, name, log_id, ref, lambda data: (decode_chunk(data, log_id, ref), decode_batches(data))[1])
+
+
+def _read_chunk(client: LogClient, name: str, log_id: str, ref: HistoryRef, decode: Callable[[bytes], T]) -> T:
     where = f"log {name!r}: entry {ref.entry_id} of history ledger {ref.ledger_id} (segments {ref.first_seq}..{ref.after_seq - 1})"
     context = {"log": name, "ledger": ref.ledger_id, "entry": ref.entry_id}
     try:
@@ -98,7 +106,7 @@ def _read_chunk(client: LogClient, name: str, log_id: str, ref: HistoryRef) -> C
             if not handle.is_closed or handle.last_add_confirmed < ref.entry_id:
                 raise LogHistoryError(f"{where} is not there; the ledger was not closed by who listed it", **context)
             data = b"".join(bytes(run.values) for run in handle.read_runs(ref.entry_id, ref.entry_id))
-        return decode_chunk(data, log_id, ref)
+        return decode(data)
     except NoSuchLedgerError:
         listed = read_ledger_list(client, name)
         if listed.log_id != log_id or (listed.trimmed_seq >= ref.after_seq and ref not in listed.dropped):
@@ -181,7 +189,7 @@ def seal_log(client: LogClient, name: str, *, limits: SealLimits = SEAL_LIMITS) 
 
 def write_chunk(client: LogClient, name: str, listed: LedgerList, chunk: Chunk, mine: list[int]) -> int:
     """Write the chunk into entry 0 of a new ledger, close it and return its id. ``mine`` gets every ledger that may exist from now on."""
-    data = encode_chunk(listed.log_id, chunk)
+    data = encode_chunk(listed.log_id, chunk, listed.batches)
     custom = {"application": b"bk_core", "purpose": b"history"}
     handle = create_intended(client, name, listed.properties, log_id=listed.log_id, purpose=HISTORY, custom=custom)
     mine.append(int(handle.ledger_id))

@@ -7,7 +7,7 @@ has added. The same list always gives the same bytes (META-12 repeats byte-ident
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, cast
@@ -15,6 +15,7 @@ from typing import Any, cast
 from bk_core.errors import MetadataFormatError
 from bk_core.protocol.log.history import Chunk
 from bk_core.protocol.log.ledger_list import ADOPTED_MAX, LedgerList
+from bk_core.protocol.log.provenance import BatchSpan, decode_spans, encode_spans, within
 from bk_core.protocol.log.sealing import ref_to
 from bk_core.protocol.log.segments import EntryFormat, HistoryRef, LogProperties, Mark, Segment
 from bk_core.protocol.log.stored_json import loads
@@ -38,6 +39,7 @@ _FIELDS = (
     "opened",
     "schemas",
     "adopted",
+    "batches",
 )
 _OPTIONAL_PROPERTIES = {
     "retentionMs": "retention_ms",
@@ -68,6 +70,7 @@ def encode(listed: LedgerList) -> bytes:
         "opened": [encode_ref(ref) for ref in listed.opened],
         "schemas": list(listed.schemas),
         **_adoption(listed),
+        **({"batches": encode_spans(listed.batches)} if listed.batches else {}),
         **dict(sorted(listed.extra.items())),
     }
     return json.dumps(value, separators=(",", ":")).encode()
@@ -133,6 +136,7 @@ def _decode_v2(value: Mapping[str, Any]) -> LedgerList:
         cluster=str(value.get("cluster", "")),
         adopted=decode_ids(adoption.get("unnamed", [])),
         adopted_from=tuple(str(cluster) for cluster in adoption.get("from", [])),
+        batches=decode_spans(value.get("batches", {})),
     )
 
 
@@ -245,12 +249,23 @@ def decode_ref(row: Any) -> HistoryRef:
 # --- chunks of the history --------------------------------------------------------------------------------------------
 
 
-def encode_chunk(log_id: str, items: Chunk) -> bytes:
-    """Return the one entry of a history ledger: the segments, or the references, that a reference of the list stands for."""
+def encode_chunk(log_id: str, items: Chunk, batches: Sequence[BatchSpan] = ()) -> bytes:
+    """Return the one entry of a history ledger: the segments, or the references, that a reference of the list stands for. Segments take
+    their spans of ``batches`` with them."""
     ref = ref_to(items, 0)
     value = {"format": CHUNK_FORMAT_VERSION, "logId": log_id, "level": ref.level, "firstSeq": ref.first_seq, "count": ref.count}
     rows = [encode_segment(item) if isinstance(item, Segment) else encode_ref(item) for item in items]
-    return json.dumps({**value, "items": rows}, separators=(",", ":")).encode()
+    spans = within(batches, ref.first_seq, ref.after_seq) if not ref.level else ()
+    named = {"batches": encode_spans(spans)} if spans else {}
+    return json.dumps({**value, "items": rows, **named}, separators=(",", ":")).encode()
+
+
+def decode_batches(data: bytes) -> tuple[BatchSpan, ...]:
+    """Return the spans of a chunk that ``decode_chunk`` takes; none for one of an earlier program. Raises MetadataFormatError."""
+    try:
+        return decode_spans(loads(data.decode()).get("batches", {}))
+    except _MALFORMED as error:
+        raise MetadataFormatError(f"not a chunk of history: {type(error).__name__}: {error}") from error
 
 
 def decode_chunk(data: bytes, log_id: str, ref: HistoryRef) -> Chunk:

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 from bk_core.errors import InvalidArgumentError, LogError, LogListFullError, LogSchemaError, LogTakenOverError
 from bk_core.protocol.log.history import Item, Load, counts, named, no_history, segments_of
 from bk_core.protocol.log.position import Position
+from bk_core.protocol.log.provenance import BatchSpan, with_span
 from bk_core.protocol.log.segments import EMPTY, ENTRY_FORMATS, HistoryRef, LogProperties, Mark, Segment, SegmentRange
 from bk_core.protocol.log.times import commit_time
 
@@ -47,6 +48,8 @@ class LedgerList:
     ``cluster`` is the identity of the cluster whose ledgers these are (OWN-3); "" in a list of an earlier program, which did not store it.
     ``adopted`` ledgers carry no log's name, and a person has said that they belong to the log (OWN-11). ``adopted_from`` are identities of
     clusters that the list named before a person said that it belongs to this one, oldest first.
+
+    ``batches`` tell which query committed which segments of the tail, as far as it is known; those of the history are in its chunks.
     """
 
     log_id: str
@@ -68,6 +71,7 @@ class LedgerList:
     cluster: str = ""
     adopted: frozenset[int] = frozenset()
     adopted_from: tuple[str, ...] = ()
+    batches: tuple[BatchSpan, ...] = ()
 
     def __post_init__(self) -> None:
         """Give ``head_*`` and ``schemas`` their one spelling, so that equal lists compare equal."""
@@ -185,6 +189,11 @@ class LedgerList:
             return self
         kept = self.forget_old_marks(now_ms).committed
         return replace(self, committed=MappingProxyType({**kept, query_id: Mark(batch_id, now_ms, rows, size)}))
+
+    def note_batch(self, query_id: str, batch_id: int, first_seq: int) -> LedgerList:
+        """Note that the segments from ``first_seq`` on are those of a batch. The list is unchanged if there are none."""
+        span = BatchSpan(first_seq, self.next_seq - first_seq, query_id, batch_id)
+        return replace(self, batches=with_span(self.batches, span, self.trimmed_seq)) if span.count else self
 
     def forget_old_marks(self, now_ms: int) -> LedgerList:
         """Drop marks that have not moved for longer than the properties say; marks of one-shot writes are dropped after a day (JAN-6)."""

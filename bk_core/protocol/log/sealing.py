@@ -82,7 +82,8 @@ def seal(listed: LedgerList, steps: Sequence[tuple[Chunk, HistoryRef]]) -> Ledge
         if isinstance(items[0], Segment):
             if listed.segments[: len(items)] != items:
                 return None
-            listed = replace(listed, segments=listed.segments[len(items) :], history=(*listed.history, ref))
+            left = tuple(span for span in listed.batches if span.after_seq > ref.after_seq)
+            listed = replace(listed, segments=listed.segments[len(items) :], history=(*listed.history, ref), batches=left)
         else:
             if listed.history[-len(items) :] != items:
                 return None
