@@ -26,7 +26,7 @@ from bk_core.cli.top import top
 from bk_core.cli.traces import trace
 from bk_core.cli.transfers import copy_ledger, export_ledger, export_log, import_ledger, import_log
 from bk_core.cli.usage import with_its_place
-from bk_core.cli.xrays import xray
+from bk_core.cli.xrays import verify_log, xray
 from bk_core.errors import BkError
 from bk_core.log_lines import shown
 
@@ -73,7 +73,7 @@ ledger.add_command(check)
 ledger.add_command(repair)
 for _command in (xray, copy_ledger, export_ledger, import_ledger):
     ledger.add_command(_command)
-for _command in (export_log, import_log):
+for _command in (export_log, import_log, verify_log):
     log.add_command(_command)
 bookie.add_command(list_bookies)
 for command in (show_bookie, health, read_only, cookie):

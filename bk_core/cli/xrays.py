@@ -1,19 +1,33 @@
-"""``bk ledger xray``: a map of which bookie has which copy of which entry."""
+"""``bk ledger xray`` and ``bk log verify``: which bookie has which copy of which entry."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.console import Console
 from rich.text import Text
 
-from bk_core.cli.output import access_options, check_range, cluster_options, connected, console, say_found, say_json, say_table
+from bk_core.cli.output import (
+    access_options,
+    check_range,
+    cluster_options,
+    connected,
+    console,
+    password_option,
+    say_found,
+    say_json,
+    say_table,
+)
 from bk_core.cli.replication import bytes_per_second, rate_option, watched
 from bk_core.cli.terminal import inner
+from bk_core.display import logs
 from bk_core.display import xray as display
 
 if TYPE_CHECKING:
+    from bk_core.client.log.verify import LogVerification
     from bk_core.client.xray import Xray
 
 _WIDTH_MIN, _WIDTH_MAX = 16, 200
@@ -60,6 +74,60 @@ def xray(
     return 0 if found.is_good else 1
 
 
+@click.command("verify")
+@click.argument("name")
+@rate_option
+@password_option
+@cluster_options
+def verify_log(name: str, rate: float | None, password: str, uri: str, protocol: str, as_json: bool) -> int:
+    """Read every copy of every entry that a log lists, and check its digest. Exit status 1 if one is in need of repair.
+
+    First the list is checked, as by `bk log check`. Then each ledger that it names, history included, is x-rayed: entries that no segment
+    has are left out. Reads only; never fences. `bk ledger repair` mends what is found.
+    """
+    from bk_core.client.log.verify import verify_log as verify
+
+    with connected(uri, protocol) as client, watched() as show:
+        found = verify(client, name, password=password.encode(), bytes_per_second=bytes_per_second(rate), on_progress=show)
+    if as_json:
+        say_json(_verified(found))
+    else:
+        if found.check.problems:
+            say_found(logs.problems((name, problem) for problem in found.check.problems))
+        say_found(display.damages(found.damages))
+        click.echo(display.verified(found))
+    return 0 if found.is_good else 1
+
+
+def _verified(found: LogVerification) -> dict[str, Any]:
+    return {
+        "log": found.log,
+        "good": found.is_good,
+        "ledgers": found.ledgers,
+        "copies": found.copies,
+        "bytesRead": found.bytes_read,
+        "damaged": found.damaged,
+        "listProblems": [
+            {"problem": one.kind, "ledger": one.ledger_id, "firstSeq": one.first_seq, "lastSeq": one.last_seq, "what": one.what}
+            for one in found.check.problems
+        ],
+        "damages": [
+            {
+                "ledger": one.ledger_id,
+                "firstSeq": one.first_seq,
+                "lastSeq": one.last_seq,
+                "bookie": one.problem.bookie,
+                "position": one.problem.position,
+                "first": one.problem.stretch.first,
+                "last": one.problem.stretch.last,
+                "copies": one.problem.stretch.count,
+                "state": one.problem.stretch.state.name.lower(),
+            }
+            for one in found.damages
+        ],
+    }
+
+
 def _say(found: Xray, width: int | None) -> None:
     say_map(found, width)
     say_table(*display.bookies(found))
@@ -87,14 +155,22 @@ def say_map(found: Xray, width: int | None) -> None:
         for mark in row.marks:
             line.append(mark.plain if plain else mark.mark, style=mark.style)
         to.print(line, soft_wrap=True)
+    _say_legend(display.legend(rows), plain, to)
+    click.echo(display.per_column(found, columns))
+    click.echo()
+
+
+def _say_legend(marks: Sequence[display.Mark], plain: bool, to: Console) -> None:
+    """Print the marks with their words, as many as fit into a line."""
     key = Text()
-    for mark in display.legend(rows):
-        key.append(f"{'' if not key else '   '}")
+    for mark in marks:
+        if key and len(key) + len(mark.words) + 5 > to.width:
+            to.print(key)
+            key = Text()
+        key.append("   " if key else "")
         key.append(mark.plain if plain else mark.mark, style=mark.style)
         key.append(f" {mark.words}")
     to.print(key)
-    click.echo(display.per_column(found, columns))
-    click.echo()
 
 
 def _has_unicode() -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,6 +10,7 @@ from bk_core.display.table import Lines, Table
 from bk_core.display.words import counted, rounded_size
 
 if TYPE_CHECKING:
+    from bk_core.client.log.verify import LogDamage, LogVerification
     from bk_core.client.xray import Xray, XrayProblem
     from bk_core.protocol.ledger.xray import BookieXray
 
@@ -124,7 +125,7 @@ def bookies(xray: Xray) -> Table:
         unknown = sum(counts.get(name, 0) for name in ("UNREADABLE", "SILENT", "UNASKED"))
         numbers = (there, counts.get("GOOD", 0), counts.get("MISSING", 0), counts.get("CORRUPT", 0), unknown)
         rows.append([seen.bookie, *map(_id, (seen.lac, seen.last_entry_id)), *numbers, _told(seen)])
-    return Table(["bookie", "#LAC", "#last entry", "#there", "#read", "#missing", "#wrong", "#not known", "bookie"], rows)
+    return Table(["bookie", "#LAC", "#last", "#there", "#read", "#missing", "#wrong", "#unknown", "state"], rows)
 
 
 def _id(number: int | None) -> str | None:
@@ -135,7 +136,7 @@ def _told(seen: BookieXray) -> str:
     if not seen.registered:
         return "is gone"
     if seen.silent is not None:
-        return f"does not answer ({seen.silent.name.lower().replace('_', ' ')})"
+        return f"silent ({seen.silent.name.lower().replace('_', ' ')})"
     return "lists its entries" if seen.lists else "answers"
 
 
@@ -228,3 +229,25 @@ def facts(xray: Xray) -> dict[str, object]:
             for one in xray.replicas
         ],
     }
+
+
+def damages(found: Iterable[LogDamage], most: int = PROBLEMS_SHOWN) -> Table:
+    """The copies of a log's entries that are in need of repair, at most ``most`` stretches of them."""
+    return Table(["segments", "#ledger", "entries", "#copies", "#pos", "bookie", "what"], (_damage(one) for one in islice(found, most)))
+
+
+def _damage(damage: LogDamage) -> list[object]:
+    first, last = damage.first_seq, damage.last_seq
+    seqs = "history" if first is None else str(first) if first == last else f"{first}-{last}"
+    return [seqs, str(damage.ledger_id), *_problem(damage.problem)]
+
+
+def verified(report: LogVerification) -> str:
+    """Return the last line of a verification."""
+    more = len(report.damages) - PROBLEMS_SHOWN
+    left = f" ({counted(more, 'more stretch', 'more stretches')} not shown: --json has them)" if more > 0 else ""
+    looked = f"{counted(report.copies, 'copy', 'copies')} in {counted(report.ledgers, 'ledger')} looked at"
+    read = f"{looked}, {rounded_size(report.bytes_read)} read"
+    lists = f"{counted(len(report.check.problems), 'problem')} of its list" if report.check.problems else "its list is good"
+    bad = f"{report.damaged:,} in need of repair{left}" if report.damaged else "none in need of repair"
+    return f"log {report.log}: {lists}; {read}: {bad}"
