@@ -50,11 +50,16 @@ class MapRow(NamedTuple):
 
 
 def columns(xray: Xray, width: int) -> list[tuple[int, int]]:
-    """Return the entries that each column of a map stands for, first and last; a map has at most ``width`` columns."""
+    """Return the entries that each column of a map stands for, first and last; a map has at most ``width`` columns.
+
+    Where there is not a column for each entry, a column of a striped ledger stands for E entries at least, so that every bookie has some.
+    """
     count = xray.last - xray.first + 1
     if count <= 0:
         return []
     most = min(max(1, width), count)
+    if most < count and xray.metadata.write_quorum_size < xray.metadata.ensemble_size:
+        most = max(1, min(most, count // xray.metadata.ensemble_size))
     edges = [xray.first + count * at // most for at in range(most + 1)]
     return [(low, high - 1) for low, high in zip(edges, edges[1:], strict=False)]
 
