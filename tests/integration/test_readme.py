@@ -25,7 +25,7 @@ def snippets(readme: Path) -> list[str]:
 def test_every_snippet_runs(running_clusters: Callable[[str], LocalCluster]) -> None:
     """In their order, in one program: later ones use what earlier ones made."""
     found = snippets(ROOT / "bk_core/README.md")
-    assert len(found) == 7
+    assert len(found) == 8
     names: dict[str, Any] = {"uri": running_clusters("embedded").uri}
     for number, snippet in enumerate(found):
         exec(compile(snippet, f"bk_core/README.md, snippet {number}", "exec"), names)

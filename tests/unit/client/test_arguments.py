@@ -68,7 +68,7 @@ WRONG: dict[str, list[Any]] = {
 NEGATIVE = ("_id", "_size", "_s", "_ms", "_bytes", "_max", "_entries", "_per_second", "attempts", "bookies", "index", "_ns", "_errors")
 VARIABLE = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 INNER = {  # not for users: parts of writing a log, of machines, and of the janitor
-    "check_listable", "check_repairs_files", "gc_quietly", "history_of", "seal_log", "update_ledger_list", "write_chunk",
+    "check_listable", "check_repairs_files", "gc_quietly", "history_of", "read_batches", "seal_log", "update_ledger_list", "write_chunk",
 }  # fmt: skip
 
 
@@ -129,7 +129,7 @@ def of_logs() -> Iterator[tuple[str, Callable[..., Any]]]:
 NEEDED: dict[str, Any] = {
     "ensemble_size": 1,
     "write_quorum_size": 1,
-    "ledger_id": 0, "uri": "memory://x", "bookie": "h:1", "name": "log", "log": "log", "first": 0, "last": 0, "entry_id": 0,
+    "ledger_id": 0, "uri": "memory://x", "bookie": "h:1", "other": "h:2", "name": "log", "log": "log", "first": 0, "last": 0, "entry_id": 0,
     "timeout_s": 0.0, "payload": b"x", "payloads": [b"x"], "cluster": "x", "offsets": array("q", (0, 1)),
     "seq": 0, "stored": Versioned(b"", 0), "query_ids": (), "index": 0,
 }  # fmt: skip
