@@ -85,6 +85,14 @@ def test_what_is_cut_off_or_damaged_anywhere_is_refused() -> None:
         read(data + b"x")
 
 
+def test_a_file_without_one_of_its_blocks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entry_file, "BLOCK_ENTRIES", 2)
+    one, two = file_of([b"a", b"b"]), file_of([b"a", b"b", b"c"])
+    end = struct.calcsize(">IQQ") + 4
+    with pytest.raises(ExportFormatError, match="says that it has 3 entries, and has 2"):
+        read(one[:-end] + two[-end:])
+
+
 # --- new files -----------------------------------------------------------------------------------------------------------
 
 
