@@ -159,22 +159,18 @@ def bookie_spaces(client: BookKeeper, bookies: Sequence[BookieId]) -> dict[Booki
 
 def _ask(client: BookKeeper, bookie: BookieId, message: Request) -> SafeFuture[tuple[Status, Response | None]]:
     session = client._session
-    future: SafeFuture[tuple[Status, Response | None]] = SafeFuture()
-
-    def answered(status: Status, response: Response | None) -> None:
-        if not future.done():
-            future.set_result((status, response))
+    future = session.owed()
 
     def send() -> None:
         link = session.link(bookie, session.link_kind(message))
-        link.request(message, session.config.limits.read_timeout_ns, answered)
+        link.request(message, session.config.limits.read_timeout_ns, lambda *answer: future.settle(answer))
 
     session.reactor.post(send)
     return future
 
 
 def _answer(client: BookKeeper, future: SafeFuture[tuple[Status, Response | None]]) -> tuple[Status, Response | None]:
-    """Wait for an answer. The link answers everything within its own timeout; the bound here is for a client that is closed meanwhile."""
+    """Wait for an answer. The link answers everything within its own timeout, and a client that is closed meanwhile fails the wait."""
     try:
         return future.result(client.config.operation_timeout_s)
     except FutureTimeoutError:

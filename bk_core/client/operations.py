@@ -92,15 +92,16 @@ class _Stalls:
 def driven(
     driver: Driver, machine: Any, start: Callable[[], list[Effect]], quorums: LedgerMetadata | None = None
 ) -> Iterator[SafeFuture[Any]]:
-    """Have ``driver`` run a machine to its one completion, and yield the future of that. The driver is closed in the end."""
-    future: SafeFuture[Any] = SafeFuture()
+    """Have ``driver`` run a machine to its one completion, and yield the future of that. The driver is closed in the end. The future fails
+    with ClientClosedError when the session is closed, or is closed already."""
+    future = driver.session.owed()
     reactor = driver.session.reactor
     driver.machine = machine
     if quorums is not None:
         driver.set_quorums(quorums)
     future.add_done_callback(lambda _: reactor.post(driver.close))  # this also serves when an interrupt keeps us from doing it
-    driver.on_complete = lambda token, value: None if future.done() else future.set_result(value)
-    driver.on_fail = lambda token, error: None if future.done() else future.set_exception(error)
+    driver.on_complete = lambda token, value: future.settle(value)
+    driver.on_fail = lambda token, error: future.fail(error)
     try:
         reactor.post(lambda: driver.step(start))
         yield future

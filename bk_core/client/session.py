@@ -8,6 +8,7 @@ import time
 import weakref
 from _thread import RLock
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import InvalidStateError
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -78,6 +79,24 @@ class Tracer(Protocol):
 
     def performs(self, driver: Any, effect: Effect, now_ns: int) -> None: ...
     def hears(self, driver: Any, event: Event, now_ns: int) -> None: ...
+
+
+class Owed(SafeFuture[T]):
+    """The outcome that an operation owes its caller. The session that makes it fails it with ClientClosedError when the session closes
+    before the outcome is there."""
+
+    def settle(self, value: T) -> None:
+        """Bring the outcome. It has no effect after another one. Any thread."""
+        with suppress(InvalidStateError):
+            self.set_result(value)
+
+    def fail(self, error: Exception) -> None:
+        """Bring an error as the outcome. It has no effect after another one. Any thread."""
+        with suppress(InvalidStateError):
+            self.set_exception(error)
+
+    def close(self) -> None:
+        self.fail(ClientClosedError(CLIENT_CLOSED))
 
 
 class Session:
@@ -239,13 +258,20 @@ class Session:
         return self._reads.rank(bookie, self.reactor.now_ns(), readonly=readonly, registered=registered or readonly)
 
     def close_with(self, closable: Closable) -> None:
-        """Close ``informed`` before this session closes, or at once if it is closed, because a thread that waits in it would wait for ever
+        """Close ``closable`` before this session closes, or at once if it is closed, because a thread that waits in it would wait for ever
         otherwise. Any thread."""
         with self._closables_lock:
             self._closables.add(closable)
             late = self._closed
         if late:
             closable.close()
+
+    def owed(self) -> Owed[Any]:
+        """Return a new outcome, for an operation that asks bookies or the store through this session. Once the session is closed the
+        outcome is ClientClosedError at once: a closed session answers nothing, so its caller would wait in vain (L-11). Any thread."""
+        made: Owed[Any] = Owed()
+        self.close_with(made)
+        return made
 
     def _avoided(self) -> frozenset[BookieId]:
         """Return the bookies in quarantine (CR-2), and those whose connection broke and that have not answered since (SES-1).
