@@ -129,7 +129,7 @@ class LogReader(StaysHere):
         config = getattr(client, "config", None)
         self._lost: MetadataUnavailableError | None = None  # the last failure of an outage that may go on
         self._outage = Outage(int((config.operation_timeout_s if config is not None else WAIT_S) * 1e9))
-        self._fresh = False  # the list is watched, and was read since the watch was set
+        self._fresh = False  # the list is watched, and the machine was told it since the watch was set
         self._asking = True  # bookies are asked for the LAC even if it is known
         counts_of(client).watch_reader(self)
 
@@ -231,10 +231,19 @@ class LogReader(StaysHere):
         return not (self._watching and self._fresh) or self._changed.is_set()
 
     def _look(self) -> list[LogEffect]:
-        return self._order.look(time.monotonic_ns(), list_changed=self._list_may_have_changed)
+        return self._noted(self._order.look(time.monotonic_ns(), list_changed=self._list_may_have_changed))
 
     def _tell(self, event: LogAnswer | TimerFired) -> list[LogEffect]:
-        return self._order.handle(event, time.monotonic_ns())
+        if isinstance(event, ListRead):
+            self._fresh = self._watching
+        return self._noted(self._order.handle(event, time.monotonic_ns()))
+
+    def _noted(self, effects: list[LogEffect]) -> list[LogEffect]:
+        """From the moment at which the machine asks for the list until it is told, the list counts as unread. A task may be cancelled in
+        between, and what was read then is lost."""
+        if any(isinstance(effect, ReadList) for effect in effects):
+            self._fresh = False
+        return effects
 
     def _run(self, effects: list[LogEffect]) -> Rest:
         """Perform the machine's effects until it knows what comes next, or has to wait. One request is outstanding at a time."""
@@ -261,9 +270,7 @@ class LogReader(StaysHere):
 
     def _read_list(self, effect: ReadList) -> ListRead:
         self._changed.clear()  # this comes before the list is read, so that no change is missed
-        self._fresh = False
         self._view = view = read_log(self._client, self.name)
-        self._fresh = self._watching
         return ListRead(effect.request, Outcome.OK, version=view.version, listed=view.listed)
 
     def _load_chunk(self, effect: LoadChunk) -> ChunkLoaded:

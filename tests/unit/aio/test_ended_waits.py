@@ -14,6 +14,7 @@ from bk_core import aio
 from bk_core.aio import reading
 from bk_core.errors import ClientClosedError, ConcurrentIterationError, NoSuchLogError
 from bk_core.protocol.limits import Limits
+from bk_core.protocol.log.effects import AwaitList
 from bk_core.protocol.log.position import Position
 from tests.unit.aio.loops import PATIENCE_S, eventually, run, stalled
 
@@ -205,6 +206,37 @@ def test_a_reader_of_the_latest_that_was_cancelled_at_once_misses_nothing(uri: s
                 assert (await asyncio.wait_for(reader.follow().__anext__(), PATIENCE_S / 4)).payloads() == [b"after"]
                 await reader.close()
             assert len(gate.made) == 1
+
+    run(main)
+
+
+def test_a_list_that_was_read_for_a_cancelled_call_is_read_again(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing changes after that, so no watch would tell of it."""
+    read_list, go_on = reading._Steps._read_list, threading.Event()
+
+    async def main() -> None:
+        async with aio.connect(uri, limits=QUICK) as client:
+            log = await client.create_log("a", entry_format="raw")
+            async with log.writer() as writer:
+                await writer.append(b"before")
+            async with log.reader() as reader:
+                assert (await reader.follow().__anext__()).payloads() == [b"before"]
+                waits = asyncio.create_task(reader.follow().__anext__())
+                await eventually(lambda: reader._waiter is not None and isinstance(reader._steps and reader._steps.rest(), AwaitList))
+
+                def late(effect: Any) -> Any:
+                    assert go_on.wait(PATIENCE_S)
+                    return read_list(reader._steps, effect)  # type: ignore[arg-type]
+
+                gate = Gate(late)
+                monkeypatch.setattr(reader._steps, "_read_list", gate)
+                async with log.writer() as writer:
+                    await writer.append(b"after")
+                go_on.set()
+                await struck(waits, gate)
+                gate.opened.set()
+                found = await asyncio.wait_for(reader.follow().__anext__(), PATIENCE_S / 4)
+                assert found.payloads() == [b"after"]
 
     run(main)
 
