@@ -7,9 +7,12 @@ The package imports this module first, because ``atexit`` calls last what was re
 from __future__ import annotations
 
 import atexit
+import logging
 import weakref
 from collections.abc import Callable
 from typing import Protocol
+
+log = logging.getLogger("bk_core.exit_hook")
 
 
 class Endable(Protocol):
@@ -37,13 +40,13 @@ def before_clients_end(close: Callable[[], object]) -> None:
 
 def _end_all() -> None:
     """End all clients after the program's threads and the functions it gave to ``atexit``. No thread of ours then speaks or holds a lock
-    while the interpreter is taken down, and nobody waits for one any more."""
-    try:
-        for close in _before:
-            close()
-    finally:
-        for client in tuple(_living):
-            client.end()
+    while the interpreter is taken down, and nobody waits for one any more. One that fails is logged and keeps none of the others from its
+    end."""
+    for end in (*_before, *(client.end for client in tuple(_living))):
+        try:
+            end()
+        except BaseException:  # a user's closer may raise SystemExit
+            log.exception("closing as the process ends: %r failed", end)
 
 
 atexit.register(_end_all)
