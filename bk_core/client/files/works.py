@@ -16,7 +16,7 @@ from bk_core.client.log.janitor import trim_log
 from bk_core.client.log.list_store import LogClient, ledger_exists, log_path, read_ledger_list
 from bk_core.client.log.live_writers import WRITER, foremost, live_writers
 from bk_core.client.log.writer import LogWriter
-from bk_core.errors import BkError, ForeignLedgerError, LogTakenOverError, NoSuchLogError
+from bk_core.errors import BkError, ForeignLedgerError, LogTakenOverError, NoSuchLogError, OperationTimeoutError
 from bk_core.metadata.store import Watch
 from bk_core.protocol.events import Outcome
 from bk_core.protocol.files.effects import DataDropped, DropData, LogRolled, LogTrimmed, RollLog, TrimLog
@@ -26,6 +26,8 @@ from bk_core.protocol.log.segments import LogProperties
 Work: TypeAlias = RollLog | TrimLog | DropData
 WorkDone: TypeAlias = LogRolled | LogTrimmed | DataDropped
 log = logging.getLogger("bk_core.client.files")
+
+CONFIRM_S = 2.0  # so long a drop waits in one go until readers see the change that let go of its ledger
 
 
 class FileWorks:
@@ -41,6 +43,7 @@ class FileWorks:
         self._tag: bytes | None = None  # of the log's writer, in each of its ledgers
         self.last_ledger: int | None = None  # at the end of the log's list, when ``other_owner`` looked
         self.is_ours = False  # the ledger there was this owner's, then
+        self._confirmed: tuple[int, int] | None = None  # the last entry of the log that readers certainly see: its ledger, and its id
         self._told: dict[str, str] = {}  # the last failure of each work that has not come off yet: one line in the program's log is enough
 
     def answer(self, work: Work) -> WorkDone:
@@ -123,10 +126,23 @@ class FileWorks:
         return create_data_ledger(self._client, self._log, self._log_id, self._properties, self._password, noted)
 
     def _drop(self, ledger_id: int) -> None:
+        self._confirm()
         try:
             delete_data_ledger(self._client, self._log, self._log_id, ledger_id, self._password)
         except ForeignLedgerError as error:  # asking again would not make it ours
             log.warning("log %s: %s", self._log, error)
+
+    def _confirm(self) -> None:
+        """Wait until readers see all changes that are acknowledged now. The change that let go of a ledger is one of them. A view beside an
+        owner that dies after a deletion would, else, still list the file whose bytes are gone (FS-22)."""
+        ledger_id, last = self._writer.acknowledged
+        if last < 0 or (self._confirmed is not None and self._confirmed[0] == ledger_id and self._confirmed[1] >= last):
+            return
+        with self._client.open_ledger(ledger_id, password=self._password) as handle:
+            if not handle.wait_for(last, CONFIRM_S) and not handle.is_closed:
+                what = f"entry {last} of ledger {ledger_id}, the last change of log {self._log!r}, is not confirmed to readers after"
+                raise OperationTimeoutError(f"{what} {CONFIRM_S:g} s", log=self._log, ledger=ledger_id)
+        self._confirmed = (ledger_id, last)
 
     def close_data(self, handle: Any, failed: bool) -> None:
         """Have the ledger of ``handle`` CLOSED, so that it can be read with certainty and repaired. Whatever a recovery raises."""

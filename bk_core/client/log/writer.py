@@ -189,6 +189,15 @@ class LogWriter(Leadership):
                 return acknowledged.end_position
             return Position(self._works.seqs[current])
 
+    @property
+    @holds_lock
+    def acknowledged(self) -> tuple[int, int]:
+        """The ledger that entries go to now, and its last entry that is acknowledged, -1 before its first one."""
+        with self._lock:
+            current, acknowledged = self.ledger_id, self._acknowledged
+            is_here = acknowledged is not None and acknowledged.ledger_id == current
+            return current, acknowledged.end_position.entry - 1 if is_here and acknowledged is not None else -1
+
     def __repr__(self) -> str:
         return f"<LogWriter {self.name!r} {self._machine.state.name} ledger {self._machine.current}>"
 

@@ -11,6 +11,7 @@ import bk_core
 from bk_core.client.files import works as works_module
 from bk_core.client.files.store import FileStore
 from bk_core.client.files.upkeep import delete_file_store
+from bk_core.client.files.view import FileStoreView
 from bk_core.client.log.janitor import apply_retention, delete_log, trim_log
 from bk_core.client.log.list_store import read_ledger_list
 from bk_core.client.log.orphans import adopt_log
@@ -234,3 +235,30 @@ def test_a_store_goes_on_when_a_ledger_leaves_its_log(client: bk_core.BookKeeper
         store._last_changed(before)
         store.put("/x", b"2")
     assert store.is_open and len(store._watches) == 2
+
+
+@pytest.mark.parametrize("how", ["delete", "put", "replace_all"])
+def test_fs_22_a_view_sees_the_change_that_let_go_of_a_ledger_before_that_is_deleted(
+    uri: str, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """FS-22: also a view that is opened beside an owner that would die behind the deletion."""
+    delete, seen = works_module.delete_data_ledger, []
+    with bk_core.connect(uri) as client:  # whose explicit LAC takes its usual time
+
+        def look_and_delete(*asked: Any) -> None:
+            with FileStoreView.open(client, "a") as view:
+                seen.append({status.path for status, content in view.everything() if content is not None and content.extents})
+            delete(*asked)
+
+        monkeypatch.setattr(works_module, "delete_data_ledger", look_and_delete)
+        with FileStore.open(client, "a") as store:
+            store.put("/big", BIG)
+            store.put("/new/small", b"")
+            match how:
+                case "delete":
+                    store.delete("/big")
+                case "put":
+                    store.put("/big", b"small")
+                case _:
+                    store.replace_all("/new")
+    assert seen == [set()]
