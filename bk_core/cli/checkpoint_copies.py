@@ -291,11 +291,30 @@ def import_files(
     is_unused = not existed or (bool(left) and not has_more)
     try:
         done = _fill(store, plan)
-        store.close()
-        return done
-    except BaseException:
+    except BaseException as error:
         _give_up(client, store, password, is_unused=is_unused)
+        if isinstance(error, KeyboardInterrupt):
+            click.echo(f"checkpoint {name}: the import was interrupted before its files took their place; nothing was changed", err=True)
         raise
+    _close_done(store)
+    return done
+
+
+def _close_done(store: FileStore) -> None:
+    """Close the store behind the change that made the import whole. An interrupt comes too late: the close is finished all the same.
+
+    Raises FileStoreError where the close fails, or is interrupted again: the import is done, and its last change may not show yet.
+    """
+    try:
+        try:
+            store.close()
+        except KeyboardInterrupt:
+            store.close()  # it goes on, and this waits for it
+    except BaseException as error:
+        store.abandon()
+        told = f"the import into file store {store.name!r} is done, all its files are in place, and its end was not clean ({error!r})"
+        how = f"readers may see the files from before until `bk checkpoint gc {store.name}`, or until a query opens it"
+        raise FileStoreError(f"{told}: {how}", store=store.name) from error
 
 
 def _fill(store: FileStore, plan: Plan) -> Copied:
@@ -306,6 +325,7 @@ def _fill(store: FileStore, plan: Plan) -> Copied:
         raise FileStoreError(f"{plan.root} was changed while it was copied: its query must not run meanwhile", store=store.name)
     try:
         store.replace_all(aside)
+        return done  # within the block, so that an interrupt here is looked into, too
     except BaseException as error:
         if not _was_replaced(store, aside, error):
             raise

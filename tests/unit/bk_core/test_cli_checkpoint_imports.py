@@ -233,6 +233,42 @@ def test_an_interrupt_at_the_change_that_counts_leaves_all_old_files_or_all_new_
         assert not [one.name for one in view.listing("/") if one.name.startswith(".")]
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_interrupt_behind_the_change_that_counts_is_too_late(
+    bk: Bk, client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """One in the close is not told; after two of them the words say that the import is done."""
+    close, left = FileStore.close, [KeyboardInterrupt] * times
+
+    def interrupted(store: FileStore, *asked: Any) -> None:
+        if left:
+            raise left.pop()
+        close(store, *asked)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FileStore, "close", interrupted)
+        said = bk("import", "q", replacement.root, "--replace", "--yes", "--even-if-alive", status=times - 1)
+    if times == 1:
+        assert "3 files" in said and bk.err == ""
+    else:
+        assert "is done, all its files are in place" in bk.err and "`bk checkpoint gc q`" in bk.err
+        restarted(client)
+    assert stored(client) == NEW
+
+
+def test_an_interrupt_before_the_change_that_counts_says_that_nothing_was_changed(
+    bk: Bk, client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint_copies, "_put_all", interrupted)
+        bk("import", "q", replacement.root, "--replace", "--yes", status=130)
+    assert "checkpoint q: the import was interrupted before its files took their place; nothing was changed" in bk.err
+    assert stored(client) == OLD
+
+
 def test_an_import_that_was_taken_over_at_the_change_that_counts_tells_what_there_may_be(
     client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
