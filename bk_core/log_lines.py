@@ -1,20 +1,24 @@
-"""The loggers of bk_core and bk_spark, and the one variable that shows their lines: ``BOOKKEEPER_LOG_LEVEL``.
+"""The loggers of bk_core and bk_spark, and the variable that shows their lines: ``BOOKKEEPER_LOG_LEVEL``.
 
+With ``BOOKKEEPER_LOG_FORMAT=json`` each of these lines is an object of JSON, with the facts of the line as its ``context``.
 A program that configures logging needs neither: the names are below two roots, ``bk_core`` and ``bk_spark``. The variable is for processes
 that nobody configures: Spark's workers and source runners, the driver of a notebook, the embedded bookie, ``bk``.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TextIO
 
 VARIABLE = "BOOKKEEPER_LOG_LEVEL"
+FORMAT_VARIABLE = "BOOKKEEPER_LOG_FORMAT"
 ROOTS = ("bk_core", "bk_spark")
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 LOGGERS: Mapping[str, str] = MappingProxyType(
@@ -50,6 +54,31 @@ class _ToStandardError(logging.StreamHandler[TextIO]):
             super().emit(record)
 
 
+class JsonLines(logging.Formatter):
+    """Makes an object of JSON of each record: ``ts`` in UTC, ``level``, ``logger``, ``msg``, ``context`` with the facts of the line, and
+    ``exception`` where there is one. A program may give it to handlers of its own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        told = {
+            "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "msg": record.getMessage(),
+        }
+        context = getattr(record, "context", None)
+        if context:
+            told["context"] = context
+        if record.exc_info:
+            told["exception"] = self.formatException(record.exc_info)
+        return json.dumps(told, default=str)
+
+
+def _formatter(environment: Mapping[str, str] = os.environ) -> logging.Formatter:
+    wanted = environment.get(FORMAT_VARIABLE, "").strip().lower()
+    return JsonLines() if wanted == "json" else logging.Formatter(_FORMAT)
+
+
 def show(level: str) -> list[logging.Handler]:
     """Send lines from ``level`` on to standard error, unless the program has handlers of its own; return the handlers that are new."""
     made: list[logging.Handler] = []
@@ -58,19 +87,23 @@ def show(level: str) -> list[logging.Handler]:
         logger.setLevel(level)
         if not any(isinstance(handler, _ToStandardError) for handler in logger.handlers):
             handler = _ToStandardError()
-            handler.setFormatter(logging.Formatter(_FORMAT))
+            handler.setFormatter(_formatter())
             logger.addHandler(handler)
             made.append(handler)
     return made
 
 
 def show_as_told(environment: Mapping[str, str] = os.environ) -> None:
-    """Show lines as the variable says, from its level on; without it nothing is changed. A level that does not exist is a warning."""
+    """Show lines as the variable says, from its level on; without it nothing is changed. A level or a format that does not exist is a
+    warning."""
     level = environment.get(VARIABLE, "").strip().upper()
     if level in LEVELS:
         show(level)
     elif level:
         logging.getLogger("bk_core").warning("%s is %r, which is no level; there are %s", VARIABLE, level, ", ".join(LEVELS))
+    wanted = environment.get(FORMAT_VARIABLE, "").strip().lower()
+    if wanted not in ("", "json", "text"):
+        logging.getLogger("bk_core").warning("%s is %r, which is no format; there are json and text", FORMAT_VARIABLE, wanted)
 
 
 @contextmanager

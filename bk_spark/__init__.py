@@ -6,7 +6,7 @@ from typing import Any
 
 from bk_spark.needs import check
 
-__all__ = ["BookKeeperDataSource", "checkpoint_location"]
+__all__ = ["BookKeeperDataSource", "QueryMetrics", "checkpoint_location", "count_in_accumulators"]
 
 
 def __getattr__(name: str) -> Any:
@@ -15,6 +15,16 @@ def __getattr__(name: str) -> Any:
         from bk_spark.datasource import BookKeeperDataSource
 
         return BookKeeperDataSource
+    if name == "QueryMetrics":
+        check()
+        from bk_spark.query_metrics import QueryMetrics
+
+        return QueryMetrics
+    if name == "count_in_accumulators":
+        check()
+        from bk_spark.accumulators import count_in_accumulators
+
+        return count_in_accumulators
     if name == "checkpoint_location":
         check()
         from bk_spark.checkpoint.location import checkpoint_location

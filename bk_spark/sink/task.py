@@ -21,6 +21,7 @@ from bk_spark.options.table import Options, refuse_others
 from bk_spark.schemas import check_schema
 from bk_spark.sink.data_ledgers import TaskLedgers
 from bk_spark.sink.messages import CommitMessage, LogPart
+from bk_spark.sink.phases import Phases
 from bk_spark.sink.plan import LogPlan, plan_log, wanted_properties
 from bk_spark.sink.routing import route_column, split_by_log, without_route
 from bk_spark.sink.schema import only_value, spelled
@@ -78,7 +79,8 @@ class Sink:
         spare_collections()
         started = time.monotonic()
         query_id, partition, attempt = task_identity()
-        parts = self._write(batches, self.owner or query_id)
+        phases = Phases()
+        parts = self._write(phases.waiting(batches), self.owner or query_id, phases)
         message = CommitMessage(query_id, partition, attempt, parts)
         facts = {
             "partition": partition,
@@ -88,18 +90,21 @@ class Sink:
             "logs": ",".join(part.log for part in parts),
             "ledgers": len({r.ledger_id for part in parts for r in part.ranges}),
             "ms": round((time.monotonic() - started) * 1000),
+            **phases.facts(),
         }
         _log.info("BK-SINK-TASK wrote %d rows", message.rows, extra={"context": facts})
         return message
 
-    def _write(self, batches: Iterator[pa.RecordBatch], owner: str) -> tuple[LogPart, ...]:
+    def _write(self, batches: Iterator[pa.RecordBatch], owner: str, phases: Phases) -> tuple[LogPart, ...]:
         ledgers = TaskLedgers(self.options, owner)
         plans: dict[str, LogPlan] = {}
         try:
             runs = self._routed(batches, plans) if self.plan is None else self._single(batches, plans, self.plan)
             for plan, run in runs:
-                ledgers.append(plan.log, plan.log_id, plan.properties, run)
-            written = ledgers.finish(keep=worker_is_reused())
+                with phases.appending():
+                    ledgers.append(plan.log, plan.log_id, plan.properties, run)
+            with phases.acknowledging():
+                written = ledgers.finish(keep=worker_is_reused())
         except BaseException:
             ledgers.discard()
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -18,6 +19,9 @@ from bk_spark.sink.batch_order import Batch
 from bk_spark.sink.commit import abort, commit
 from bk_spark.sink.messages import ours, query_id_of
 from bk_spark.sink.task import Sink
+
+if TYPE_CHECKING:
+    from bk_spark.accumulators import Accumulators
 
 TXN = "txn:"
 
@@ -36,6 +40,8 @@ class BookKeeperWriter(DataSourceArrowWriter):
     With ``txnAppId`` and ``txnVersion`` a version is written once, however often it is tried; lower ones count as written too.
     """
 
+    accumulators: Accumulators | None = None
+
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         _check_overwrites(options, overwrite)
         self._owner = ONE_SHOT + uuid.uuid4().hex
@@ -51,7 +57,10 @@ class BookKeeperWriter(DataSourceArrowWriter):
 
     @plainly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._sink.write(iterator)
+        message = self._sink.write(iterator)
+        if self.accumulators is not None:
+            self.accumulators.wrote(message.rows, message.bytes)
+        return message
 
     @plainly
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -68,6 +77,8 @@ class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
     Output mode complete replaces the log's contents with every batch.
     """
 
+    accumulators: Accumulators | None = None
+
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         _check_overwrites(options, overwrite)
         if options.txn_app_id is not None:
@@ -79,7 +90,10 @@ class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
 
     @plainly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._sink.write(iterator)
+        message = self._sink.write(iterator)
+        if self.accumulators is not None:
+            self.accumulators.wrote(message.rows, message.bytes)
+        return message
 
     @plainly
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

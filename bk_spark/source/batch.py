@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
@@ -22,6 +23,9 @@ from bk_spark.source.known_columns import KnownColumns
 from bk_spark.source.partitions import partitions_of, read_partition
 from bk_spark.source.pushdown import bounds_of
 from bk_spark.source.snapshot import check_read_schema, common_columns, is_raw_source, read_ranges, source_schema, views_of
+
+if TYPE_CHECKING:
+    from bk_spark.accumulators import Accumulators
 
 _PLAIN = {field.name: field.name for field in RAW_FIELDS[:5]}
 _UNDERSCORED = {meta.name: plain.name for meta, plain in zip(METADATA_FIELDS, RAW_FIELDS, strict=False)}
@@ -48,6 +52,7 @@ def rows_reader(options: Options, schema: StructType) -> DataSourceReader:
 class BookKeeperReader(DataSourceReader):
     """Reads a snapshot, which ``partitions`` takes once per DataFrame (spark-connectors.md 5.5)."""
 
+    accumulators: Accumulators | None = None
     _bounds: Bounds = NO_BOUNDS
 
     def __init__(self, options: Options, schema: StructType) -> None:
@@ -68,7 +73,7 @@ class BookKeeperReader(DataSourceReader):
         return partitions_of(client, self._options, views, ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_partition(self._options, self._schema, self._raw, partition)
+        return read_partition(self._options, self._schema, self._raw, partition, self.accumulators)
 
 
 class PushdownReader(BookKeeperReader):

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -25,7 +25,11 @@ from bk_spark.source.known import Known, Learned, facts_of, part_of
 from bk_spark.source.ledger_checks import check_password, still_there
 from bk_spark.source.planning import Boundaries, plan
 from bk_spark.source.stretches import LedgerEnd, RangeReader, end_of
+from bk_spark.source.telling import Told
 from bk_spark.worker_process import spare_collections
+
+if TYPE_CHECKING:
+    from bk_spark.accumulators import Accumulators
 
 OPEN_ASKED_MAX = 8  # open ledgers that a warning counts the entries of
 _log = logging.getLogger("bk_spark.read")
@@ -82,8 +86,11 @@ def _schemas(task: Sequence[EntryRange], views: Mapping[str, LogView]) -> dict[t
 # --- in the task ----------------------------------------------------------------------------------------------------------
 
 
-def read_partition(options: Options, schema: pa.Schema, raw: bool, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Yield record batches of ``schema``. Spark turns an empty plan into one partition of None, which has no rows."""
+def read_partition(
+    options: Options, schema: pa.Schema, raw: bool, partition: InputPartition, accumulators: Accumulators | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield record batches of ``schema``. Spark turns an empty plan into one partition of None, which has no rows. At the end
+    ``accumulators`` get its rows and bytes."""
     if not isinstance(partition, BookKeeperPartition):
         return
     spare_collections()
@@ -99,7 +106,8 @@ def read_partition(options: Options, schema: pa.Schema, raw: bool, partition: In
             else:
                 yield from arrow_column_batches(plain, stored.get((r.log, r.schema_id)), metadata, r, runs, options.max_bytes_per_entry)
 
-    yield from joined(kafka_batches(schema, raw, batches()) if as_kafka else batches(), schema)
+    told = Told(",".join(sorted({r.log for r in partition.ranges if r.log is not None})), len(partition.ranges), accumulators)
+    yield from told.of(joined(kafka_batches(schema, raw, batches()) if as_kafka else batches(), schema))
 
 
 def _runs(options: Options, partition: BookKeeperPartition) -> Iterator[tuple[EntryRange, Iterator[Entries]]]:

@@ -10,7 +10,7 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -47,6 +47,9 @@ from bk_spark.source.planning import committed_ranges
 from bk_spark.source.snapshot import check_read_schema, common_columns, have_columns, is_raw_source, source_schema, views_of, with_deleted
 from bk_spark.source.starting import check_beginning, depends_on_now, source_logs, starting_position, unnamed_place
 
+if TYPE_CHECKING:
+    from bk_spark.accumulators import Accumulators
+
 CATCH_UP_S = 5.0
 _log = logging.getLogger("bk_spark.stream")
 Offsets = dict[str, LogOffset]
@@ -57,6 +60,8 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     ``inferred``: the schema is what the source itself gave the DataFrame, and not a user's or a table's, which may ask for less.
     """
+
+    accumulators: Accumulators | None = None
 
     def __init__(self, options: Options, schema: StructType, inferred: bool = False) -> None:
         _refuse_batch_options(options)
@@ -391,7 +396,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_partition(self._options, self._schema, self._raw, partition)
+        return read_partition(self._options, self._schema, self._raw, partition, self.accumulators)
 
 
 def _refuse_batch_options(options: Options) -> None:

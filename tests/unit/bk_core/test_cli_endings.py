@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import json
 import logging
 import os
 import shutil
@@ -122,6 +123,15 @@ def test_the_variable_shows_the_lines_of_every_part() -> None:
     assert [line.split()[2:] for line in both] == [["INFO", "bk_spark.read:", "a", "line"], ["DEBUG", "bk_core.net:", "another"]]
 
 
+def test_lines_may_be_json() -> None:
+    code = "import bk_core\nlogging.getLogger('bk_core.net').warning('%d facts', 2, extra={'context': {'log': 'l', 'rows': 7}})"
+    first, second, *_ = line_of(code, BOOKKEEPER_LOG_LEVEL="INFO", BOOKKEEPER_LOG_FORMAT="json").splitlines()
+    told = json.loads(first)
+    assert told.pop("ts").endswith("+00:00")
+    assert told == {"level": "WARNING", "logger": "bk_core.net", "msg": "2 facts", "context": {"log": "l", "rows": 7}}
+    assert json.loads(second)["msg"] == "a line" and "context" not in json.loads(second)
+
+
 def test_a_program_that_configures_logging_shows_each_line_once() -> None:
     configured = "logging.basicConfig(format='%(levelname)s of mine: %(message)s')"
     for code in (f"{configured}\nimport bk_core", f"import bk_core\n{configured}"):
@@ -129,6 +139,8 @@ def test_a_program_that_configures_logging_shows_each_line_once() -> None:
 
 
 def test_a_level_that_does_not_exist_is_told() -> None:
+    told = line_of("import bk_core", BOOKKEEPER_LOG_FORMAT="xml")
+    assert told == "BOOKKEEPER_LOG_FORMAT is 'xml', which is no format; there are json and text\n"
     told = line_of("import bk_core", BOOKKEEPER_LOG_LEVEL="loud")
     assert told == "BOOKKEEPER_LOG_LEVEL is 'LOUD', which is no level; there are DEBUG, INFO, WARNING, ERROR, CRITICAL\n"
 
