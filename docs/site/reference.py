@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 import click
+import yaml
 
 import bk_core
 import bk_spark
@@ -25,6 +26,7 @@ from bk_core import errors, log_lines
 from bk_core.cli import cli
 from bk_core.cli.statuses import STATUSES
 from bk_core.config import SET_BY_HAND, ClientConfig
+from bk_core.metrics import table
 from bk_core.protocol.ledger.read.options import ReadMode, ReadOptions
 from bk_core.protocol.limits import Limits
 from bk_spark.options.scopes import BATCH_OPTIONS, SINK_OPTIONS, STREAM_SINK_OPTIONS, STREAMED, home
@@ -45,6 +47,7 @@ def pages() -> dict[str, str]:
         "errors.md": error_classes(),
         "cli.md": commands(),
         "loggers.md": loggers(),
+        "metrics.md": metrics(),
         "settings.md": settings(),
     }
 
@@ -396,9 +399,56 @@ def loggers() -> str:
         f"value is one of {', '.join(f'`{level}`' for level in log_lines.LEVELS)}. It is read when `bk_core` is imported. Executors on "
         f"other machines need it in their own environment: `spark.executorEnv.{log_lines.VARIABLE}`. Where a program has configured the "
         "root logger, the variable sets the level, and the program's handlers show the lines.",
+        f"**`{log_lines.FORMAT_VARIABLE}=json`** makes an object of JSON of each of these lines: `ts`, `level`, `logger`, `msg`, and "
+        "`context` with the facts of the line as numbers and names. `bk_core.log_lines.JsonLines` is the formatter, for handlers of a "
+        "program's own.",
         "**`bk --verbose`** shows the lines of one command from INFO on, `-vv` from DEBUG on.",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def metrics() -> str:
+    """Return the page of metrics: how to get at them, the alerts of docs/metrics, and every metric."""
+    rules = [rule for group in yaml.safe_load((ROOT / "docs/metrics/alerts.yml").read_text())["groups"] for rule in group["rules"]]
+    parts = [
+        "# Metrics and alerts",
+        "Clients, embedded bookies and the streaming queries of a driver count what they do. Counting happens once for each turn and "
+        "answer, never for each entry, and needs no setting.",
+        "| of | get at it by |\n| --- | --- |\n"
+        "| a client | `client.metrics()`, a value with percentiles and differences |\n"
+        "| an embedded bookie | `EmbeddedBookie.metrics()`; `--metrics-port` and `--metrics-log-s` of its process; `bk local --metrics` |\n"
+        "| streaming queries | `spark.streams.addListener(bk_spark.QueryMetrics())` in the driver |\n"
+        "| tasks of Spark | lines `BK-SINK-TASK` and `BK-READ-TASK` ([Log lines](loggers.md)); `bk_spark.count_in_accumulators(spark)` |",
+        "```python\nfrom bk_core.metrics import opentelemetry, prometheus\n\n"
+        "prometheus.register(client)                  # on the page that the program serves already\n"
+        "page = prometheus.serve(client, port=9108)   # or on a page of its own, on the loopback\n"
+        "exported = opentelemetry.export(client)      # or to where the SDK of the program sends metrics\n```",
+        'They need `pip install "bk-spark[prometheus]"` or `"bk-spark[opentelemetry]"`. The label `client` (of bookies `bookie`) names the '
+        "source. OpenTelemetry knows counters by their names without `_total`, and its histograms have one time for all entries that "
+        "were acknowledged together.",
+        "The repository has a board for Grafana, `docs/metrics/board.json`, which asks for its Prometheus when it is imported, and the "
+        "alerts below as a file of rules, `docs/metrics/alerts.yml`.",
+        "## Alerts",
+        "The limits are to begin with. Severity `page` is for now, `ticket` for working hours.",
+        *(_alert(rule) for rule in rules),
+    ]
+    titles = (("A client", table.CLIENT), ("An embedded bookie", table.BOOKIE), ("Streaming queries", table.SPARK))
+    for title, listed in titles:
+        rows = "\n".join(_metric(metric) for metric in listed)
+        parts += [f"## {title}", f"| metric | kind, unit, labels | meaning | Apache's name |\n| --- | --- | --- | --- |\n{rows}"]
+    return "\n\n".join(parts) + "\n"
+
+
+def _alert(rule: dict[str, Any]) -> str:
+    told = f"{rule['labels']['severity']}, after {rule['for']}" if "for" in rule else str(rule["labels"]["severity"])
+    annotations = rule["annotations"]
+    return f"### {rule['alert']}\n\n```text\n{rule['expr']}\n```\n\n*{told}.* {annotations['why']} **Then:** {annotations['then']}"
+
+
+def _metric(metric: table.Metric) -> str:
+    labels = f" by {', '.join(f'`{label}`' for label in metric.labels)}" if metric.labels else ""
+    apache = f"`{metric.apache}`" if metric.apache else ""
+    return f"| `{metric.name}` | {metric.kind}, {metric.unit}{labels} | {metric.meaning} | {apache} |"
 
 
 def _command(name: str, command: click.Command) -> str:
