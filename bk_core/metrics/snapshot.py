@@ -203,7 +203,12 @@ class Metrics:
                 told = ", ".join(f"{label} {one}" for label, one in zip(metric.labels, labels, strict=True))
                 if not isinstance(value, HistogramValue):
                     if value:
-                        yield name, told, metric.unit if metric.kind == "counter" else f"{metric.unit} now", value
+                        yield (
+                            name,
+                            told,
+                            metric.unit if metric.kind == "counter" or metric.unit == "yes or no" else f"{metric.unit} now",
+                            value,
+                        )
                 elif value.count:
                     yield name, told, metric.unit, (value.count, value.p50_s, value.p99_s, value.max_s)
 
