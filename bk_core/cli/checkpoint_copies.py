@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from bk_core.client import BookKeeper
     from bk_core.client.files.store import FileStore
     from bk_core.client.files.view import FileStoreView
+    from bk_core.protocol.files.content import FileStatus
 
 _CHUNK = 1 << 20
 _TRIES = 5  # so often an export begins again because the checkpoint went on under it
@@ -286,7 +287,10 @@ def import_files(
     store = own_file_store(client, name, password=password, create=not existed, even_if_alive=existed and even_if_alive)
     left, has_more = unfinished_imports(store)
     if has_more and not (existed and replace):
+        done = _already(store, plan) if existed and not left else None  # by an import that was killed behind its last change
         store.close()
+        if done is not None:
+            return done
         raise PathExistsError(f"somebody else has made a checkpoint {name!r} meanwhile; it was left as it is", store=name)
     is_unused = not existed or (bool(left) and not has_more)
     try:
@@ -298,6 +302,24 @@ def import_files(
         raise
     _close_done(store)
     return done
+
+
+def _already(store: FileStore, plan: Plan) -> Copied | None:
+    """Return the sum of the files if the store has those of the plan, byte by byte, and nothing else; else None."""
+    found = {status.path for status in _below(store, "/")}
+    if found != {*plan.files, *plan.directories}:
+        return None
+    for path in plan.files:
+        if _digest(store.chunks(path)) != _digest(_local_chunks(plan.root / path[1:])):
+            return None
+    return Copied(len(plan.files), plan.bytes, plan.dropped)
+
+
+def _below(store: FileStore, path: str) -> Iterator[FileStatus]:
+    for one in store.listing(path):
+        yield one
+        if one.is_directory:
+            yield from _below(store, one.path)
 
 
 def _close_done(store: FileStore) -> None:

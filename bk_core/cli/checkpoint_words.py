@@ -68,7 +68,7 @@ def viewed(client: BookKeeper, name: str, password: str) -> Iterator[FileStoreVi
     from bk_core.client.files.view import FileStoreView
 
     with in_words(name, password), FileStoreView.open(client, name, password=password.encode()) as view:
-        _say_unfinished(view)
+        _say_unfinished(view, _may_have_more(client, view, password))
         try:
             yield view
         except NoSuchPathError as error:
@@ -79,13 +79,29 @@ def viewed(client: BookKeeper, name: str, password: str) -> Iterator[FileStoreVi
             raise error.retold(f"{path} of checkpoint {name!r} is a directory; {how}") from error
 
 
-def _say_unfinished(view: FileStoreView) -> None:
+def _may_have_more(client: BookKeeper, view: FileStoreView, password: str) -> bool:
+    from bk_core.client.files.upkeep import has_unconfirmed
+
+    return has_unconfirmed(client, view.name, password=password.encode())
+
+
+def _say_unfinished(view: FileStoreView, may_have_more: bool) -> None:
+    """Tell on standard error why the files may not be all, or not the last ones, that the checkpoint has."""
     left, has_more = unfinished_imports(view)
-    if not left:
-        return
-    told = f"checkpoint {view.name}: an import of it goes on, or was killed before it was done"
-    what = "the files are those from before it, all of them" if has_more else "there are no files of it yet; import it again"
-    click.echo(f"{told}: {what}. `bk checkpoint gc {view.name}` deletes what a killed one has left", err=True)
+    ends = f"`bk checkpoint gc {view.name}`"
+    if may_have_more:
+        whose = "its owner, an import," if left else "its owner"
+        told = f"checkpoint {view.name}: {whose} ended without closing it, and its last change is not confirmed, so it may not be shown"
+        click.echo(f"{told}; {ends} confirms it, and so does the next owner that opens it", err=True)
+    elif left:
+        told = f"checkpoint {view.name}: an import of it goes on, or was killed before it was done"
+        what = "the files are those from before it, all of them" if has_more else "there are no files of it yet; import it again"
+        click.echo(f"{told}: {what}. {ends} deletes what a killed one has left", err=True)
+    elif not has_more:
+        told = (
+            f"checkpoint {view.name} has no files: an import of it was killed before its first file, or a query opened it and had not begun"
+        )
+        click.echo(f"{told}. `bk checkpoint rm {view.name}` deletes it", err=True)
 
 
 def everything(view: FileStoreView, path: str = ROOT) -> list[tuple[FileStatus, Content | None]]:

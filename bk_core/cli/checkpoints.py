@@ -385,10 +385,11 @@ def collect(names: tuple[str, ...], even_if_alive: bool, password: str, uri: str
             failed = _say_left(name, report) or failed
             if as_json:
                 left = [{"ledger": ledger_id, "error": why} for ledger_id, why in (*report.failed, *report.foreign)]
-                imports = {"imports": len(report.imports), "isGone": report.is_gone}
+                imports = {"imports": len(report.imports), "isGone": report.is_gone, "finished": len(report.finished)}
                 say_json({"checkpoint": name, "deleted": list(report.deleted), "left": left, **imports})
             else:
                 killed = f", {counted(len(report.imports), 'killed import')} deleted" if report.imports else ""
+                done = ", a killed import finished: its files are in place" if report.finished else ""
                 gone = ", and the checkpoint, which had nothing else" if report.is_gone else ""
-                click.echo(f"checkpoint {name}: {counted(len(report.deleted), 'ledger')} deleted{killed}{gone}")
+                click.echo(f"checkpoint {name}: {counted(len(report.deleted), 'ledger')} deleted{killed}{done}{gone}")
     return 1 if failed else 0

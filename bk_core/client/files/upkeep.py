@@ -29,10 +29,12 @@ from bk_core.client.log.live_writers import ALIVE, GONE, LiveWriter, foremost, l
 from bk_core.errors import (
     BkError,
     ClusterChangedError,
+    FileStoreError,
     ForeignLedgerError,
     LogWriterAliveError,
     MetadataError,
     NoClusterError,
+    NoSuchEntryError,
     NoSuchLogError,
     WrongPasswordError,
 )
@@ -49,6 +51,7 @@ class FileGcReport:
     """Data ledgers that were deleted, those that could not be (ledger id, why), and those that are not this store's and were left.
 
     ``imports``: folders that were deleted, of imports that were killed. ``is_gone``: the store had nothing else and was deleted, too.
+    ``finished``: folders of imports that were killed behind their last change, which readers did not see before: its files are in place.
     """
 
     deleted: tuple[int, ...] = ()
@@ -56,6 +59,7 @@ class FileGcReport:
     foreign: tuple[tuple[int, str], ...] = ()
     imports: tuple[str, ...] = ()
     is_gone: bool = False
+    finished: tuple[str, ...] = ()
 
 
 @checked(client=CLIENT)
@@ -80,6 +84,29 @@ def file_store_owner(client: Any, name: str) -> LiveWriter | None:
 def check_not_owned(client: Any, name: str, *, even_if_alive: bool = False) -> None:
     """Raise LogWriterAliveError where an owner may live, unless ``even_if_alive``. NoSuchFileStoreError."""
     _refuse_owned(client, name, _listed(client, name), even_if_alive)
+
+
+@checked(client=CLIENT, password=SECRET)
+def has_unconfirmed(client: Any, name: str, *, password: bytes = b"") -> bool:
+    """Return True if an owner that is not seen alive has left a change that readers may not see: it may have been acknowledged, and only
+    the next owner, or ``gc_file_store``, can tell. Nothing is fenced. ``client`` is a ``BookKeeper``, ``password`` that of the store.
+
+    Raises NoSuchFileStoreError.
+    """
+    live = _live(_listed(client, name))
+    return any(writer.state != ALIVE and _has_tail(client, ledger_id, password) for ledger_id, writer in live_writers(client, live).items())
+
+
+def _has_tail(client: Any, ledger_id: int, password: bytes) -> bool:
+    """Return True unless the ledger certainly has nothing behind its last add confirmed."""
+    try:
+        with client.open_ledger(ledger_id, password=password) as handle:
+            behind = handle.last_add_confirmed + 1
+            return not handle.is_closed and bool(handle.read_unconfirmed(behind, behind))
+    except NoSuchEntryError:
+        return False
+    except BkError:
+        return True
 
 
 @checked(client=CLIENT, password=SECRET)
@@ -204,7 +231,9 @@ def gc_file_store(client: Any, name: str, *, password: bytes = b"", even_if_aliv
         return _delete(client, log, nodes, password, _clean_log(client, log, password), damaged)
     _refuse_owned(client, name, listed, even_if_alive)
     _check_password(client, name, listed, password)
+    before = _imported(client, name, password) if listed.live_segments else {}
     _recover(client, name, log, listed, password, even_if_alive)
+    finished = _finished(client, name, password, before)
     imports, with_store = _delete_imports(client, name, password)
     if with_store is not None:
         left = [node for node in nodes if node.ledger_id not in with_store.deleted]
@@ -212,7 +241,26 @@ def gc_file_store(client: Any, name: str, *, password: bytes = b"", even_if_aliv
         return replace(report, imports=imports, is_gone=True)
     used = _used(client, name, log, listed, password)
     unused = [node for node in nodes if node.log_id != listed.log_id or (used is not None and node.ledger_id not in used)]
-    return replace(_delete(client, log, unused, password, _clean_log(client, log, password), damaged), imports=imports)
+    report = _delete(client, log, unused, password, _clean_log(client, log, password), damaged)
+    return replace(report, imports=imports, finished=finished)
+
+
+def _imported(client: Any, name: str, password: bytes) -> dict[str, set[int]]:
+    """The folders of imports that readers see, with the ids of what lies in each. None where readers see no files at all."""
+    try:
+        with FileStoreView.open(client, name, password=password) as view:
+            return {path: {one.file_id for one in view.listing(path)} for path in unfinished_imports(view)[0]}
+    except FileStoreError:
+        return {}
+
+
+def _finished(client: Any, name: str, password: bytes, before: dict[str, set[int]]) -> tuple[str, ...]:
+    """Those of the folders that have taken the place of all files: what lay in one lies in the root now (FS-20)."""
+    if not before:
+        return ()
+    with FileStoreView.open(client, name, password=password) as view:
+        now = {one.file_id for one in view.listing("/")}
+    return tuple(path for path, ids in before.items() if ids and ids == now)
 
 
 def _delete_imports(client: Any, name: str, password: bytes) -> tuple[tuple[str, ...], FileGcReport | None]:

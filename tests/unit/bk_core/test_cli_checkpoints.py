@@ -388,7 +388,7 @@ def test_an_owner_is_shown_and_keeps_its_checkpoint(
         assert "not named" in bk("ls")
     monkeypatch.setattr(live_writers, "abandoned", lambda _writer: True)
     assert "(gone)" in bk("ls")
-    assert bk.json("gc", "q") == [{"checkpoint": "q", "deleted": [], "left": [], "imports": 0, "isGone": False}]
+    assert bk.json("gc", "q") == [{"checkpoint": "q", "deleted": [], "left": [], "imports": 0, "isGone": False, "finished": 0}]
     bk("rm", "q", status=1)
     assert "delete checkpoint q (8 files" in bk.err and "last batch 1" in bk.err
     assert bk.json("rm", "q", "--yes")[0]["deleted"] is True
