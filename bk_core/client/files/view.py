@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Self, TypeVar
 
-from bk_core.arguments import SECONDS, SECRET, checked
+from bk_core.arguments import COUNT, SECONDS, SECRET, checked
 from bk_core.client.files.names import store_log, unreadable, wrong_password
 from bk_core.client.files.reading import ContentReader, present_chunks
 from bk_core.client.here import StaysHere
@@ -87,6 +87,7 @@ class FileStoreView(StaysHere):
 
     # --- what there is ---------------------------------------------------------------------------------------------------
 
+    @checked()
     def status(self, path: str) -> FileStatus:
         """Return the status of the file or directory at ``path``.
 
@@ -94,10 +95,12 @@ class FileStoreView(StaysHere):
         """
         return self._asked(lambda tree: tree.status(path))
 
+    @checked()
     def exists(self, path: str) -> bool:
         """Return True if there is a file or directory at ``path``."""
         return self._asked(lambda tree: tree.exists(path))
 
+    @checked()
     def listing(self, path: str) -> list[FileStatus]:
         """Return the statuses of what the directory ``path`` holds, sorted by name; of a file, its own alone.
 
@@ -105,6 +108,7 @@ class FileStoreView(StaysHere):
         """
         return self._asked(lambda tree: tree.listing(path))
 
+    @checked()
     def content(self, path: str) -> Content:
         """Return the content of the file ``path``: its inline bytes, or the extents that hold them.
 
@@ -112,6 +116,7 @@ class FileStoreView(StaysHere):
         """
         return self._asked(lambda tree: tree.content(path))
 
+    @checked()
     def everything(self, path: str = "/") -> list[tuple[FileStatus, Content | None]]:
         """``path`` and all below it, directories before what is in them, all of one moment; None for the content of a directory."""
         return self._asked(lambda tree: [(one, None if one.is_directory else tree.content(one.path)) for one in tree.walk(path)])
@@ -148,6 +153,7 @@ class FileStoreView(StaysHere):
 
     # --- reading ---------------------------------------------------------------------------------------------------------
 
+    @checked(offset=COUNT, length=COUNT)
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         """Return at most ``length`` bytes of the file ``path`` from ``offset`` on; without ``length`` all of them. All bytes come from one
         version of the file.
@@ -156,6 +162,7 @@ class FileStoreView(StaysHere):
         """
         return b"".join(present_chunks(self._looker(path), lambda content: [self.read_content(content, offset, length)]))
 
+    @checked(offset=COUNT, length=COUNT)
     def chunks(self, path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
         """Yield at most ``length`` bytes of the file ``path`` from ``offset`` on, in parts of at most 1 MiB.
 
@@ -179,6 +186,7 @@ class FileStoreView(StaysHere):
 
         return look
 
+    @checked(offset=COUNT, length=COUNT)
     def read_content(self, content: Content, offset: int = 0, length: int | None = None) -> bytes:
         """Return at most ``length`` bytes of ``content`` from ``offset`` on; without ``length`` all of them.
 
@@ -186,6 +194,7 @@ class FileStoreView(StaysHere):
         """
         return b"".join(self._contents.chunks(content, offset, length))
 
+    @checked()
     def content_chunks(self, content: Content) -> Iterator[bytes]:
         """Yield all bytes of ``content``, in parts of at most 1 MiB.
 

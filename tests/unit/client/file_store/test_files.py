@@ -265,3 +265,26 @@ def test_an_error_of_an_outage_names_the_bookies_that_do_not_answer(tmp_path: Pa
         with pytest.raises(BkError) as raised:
             FileStore.open(client, "a")
         assert all(one in str(raised.value) for one in silent)
+
+
+def test_a_view_checks_its_arguments(store: FileStore, client: bk_core.BookKeeper) -> None:
+    store.put("/a", b"abc")
+    store.close()
+    with bk_core.FileStoreView.open(client, "a") as view:
+        for call in (
+            lambda: view.read("/a", offset="1"),  # type: ignore[arg-type]
+            lambda: view.read(1),  # type: ignore[arg-type]
+            lambda: view.chunks("/a", length="1"),  # type: ignore[arg-type]
+            lambda: view.read_content(view.content("/a"), "1"),  # type: ignore[arg-type]
+            lambda: view.content_chunks("/a"),  # type: ignore[arg-type]
+            lambda: view.status(1),  # type: ignore[arg-type]
+            lambda: view.exists(None),  # type: ignore[arg-type]
+            lambda: view.listing(b"/"),  # type: ignore[arg-type]
+            lambda: view.content(1),  # type: ignore[arg-type]
+            lambda: view.everything(1),  # type: ignore[arg-type]
+        ):
+            with pytest.raises(ArgumentTypeError):
+                call()
+        with pytest.raises(InvalidArgumentError):
+            view.read("/a", -1)
+        assert view.read("/a", 1, 1) == b"b"
