@@ -38,7 +38,7 @@ def connect(
         try:
             made = await aside.run(partial(connect_client, uri, protocol=protocol, store=store, **settings), Client.close)
         except BaseException:
-            aside.pool.close(0.0, finish=True)
+            aside.close(finish=True)
             raise
         return BookKeeper(loop, aside, made)
 
@@ -52,8 +52,9 @@ class Stoppable(Protocol):
 class BookKeeper(StaysHere):
     """A client for one event loop. See ``bk_core.BookKeeper``, whose calls these are.
 
-    What asks the metadata store runs on a few threads of its own, whose number does not grow. Appends and reads need none. A call that is
-    cancelled leaves nothing half done: what was not begun does not happen, and what it would have returned is closed again.
+    What asks the metadata store runs on a few threads of its own, what waits for bookies on a few others, and their number does not grow.
+    Appends and reads need none. A call that is cancelled leaves nothing half done: what was not begun does not happen, and what it would
+    have returned is closed again.
     """
 
     def __init__(self, loop: Loop, aside: Aside, client: Client) -> None:
@@ -62,7 +63,7 @@ class BookKeeper(StaysHere):
         self._client = client
         self._kept: weakref.WeakSet[Any] = weakref.WeakSet()
         self._closing: SafeFuture[None] | None = None
-        weakref.finalize(self, aside.pool.close, 0.0).atexit = False
+        weakref.finalize(self, aside.close).atexit = False
 
     @property
     def config(self) -> ClientConfig:
@@ -152,7 +153,7 @@ class BookKeeper(StaysHere):
     def _reading(self, work: Any) -> Opening[ReadHandle]:
         async def open_() -> ReadHandle:
             self._check()
-            return ReadHandle(self, await self._aside.run(work, lambda handle: handle.close()))
+            return ReadHandle(self, await self._aside.run(work, lambda handle: handle.close(), lasts=True))
 
         return Opening(open_)
 
@@ -179,7 +180,7 @@ class BookKeeper(StaysHere):
     async def await_bookies(self, ensemble_size: int, write_quorum_size: int) -> None:
         """Wait until there are bookies for a new ledger of these sizes. Raises NotEnoughBookiesError after ``operation_timeout_s``."""
         self._check()
-        await self._aside.run(partial(self._client.await_bookies, ensemble_size, write_quorum_size))
+        await self._aside.run(partial(self._client.await_bookies, ensemble_size, write_quorum_size), lasts=True)
 
     # --- logs -----------------------------------------------------------------------------------------------------------------
 
@@ -236,7 +237,7 @@ def _close(client: Client, aside: Aside, done: SafeFuture[None]) -> None:
         try:
             client.close()
         finally:
-            aside.pool.close(0.0)
+            aside.close()
     except BaseException as error:
         done.set_exception(error)
     else:

@@ -293,11 +293,11 @@ class ReadHandle(StaysHere):
 
     async def read_last_add_confirmed(self) -> int:
         """Ask the bookies for the LAC."""
-        return await self._aside.run(self._handle.read_last_add_confirmed)
+        return await self._aside.run(self._handle.read_last_add_confirmed, lasts=True)
 
     async def try_read_last_add_confirmed(self) -> int:
         """Return the first LAC that is higher than the handle's, or the handle's when no bookie knows a higher one (LC-3)."""
-        return await self._aside.run(self._handle.try_read_last_add_confirmed)
+        return await self._aside.run(self._handle.try_read_last_add_confirmed, lasts=True)
 
     async def refresh(self) -> None:
         """Read the metadata again (OP-6). Raises NoSuchLedgerError if the ledger was deleted."""

@@ -52,9 +52,9 @@ class Log(StaysHere):
     def __repr__(self) -> str:
         return f"<aio {self._log!r}>"
 
-    async def _run(self, work: Callable[[], T]) -> T:
+    async def _run(self, work: Callable[[], T], *, lasts: bool = False) -> T:
         self._client._check()
-        return await self._client._aside.run(work)
+        return await self._client._aside.run(work, lasts=lasts)
 
     async def info(self) -> LogInfo:
         """Return what the log is at this moment. Raises NoSuchLogError."""
@@ -90,7 +90,7 @@ class Log(StaysHere):
 
         async def open_() -> LogWriter:
             self._client._check()
-            return LogWriter(self._client, await self._client._aside.run(make, Writing.close))
+            return LogWriter(self._client, await self._client._aside.run(make, Writing.close, lasts=True))
 
         return Opening(open_)
 
@@ -109,24 +109,24 @@ class Log(StaysHere):
     ) -> tuple[int, ...]:
         """Drop whole segments from the front, and return the ledgers that were deleted. See ``bk_core.Log.trim``. A trim that is cancelled
         goes on, or did not begin."""
-        return await self._run(partial(self._log.trim, before=before, older_than=older_than, max_bytes=max_bytes))
+        return await self._run(partial(self._log.trim, before=before, older_than=older_than, max_bytes=max_bytes), lasts=True)
 
     async def apply_retention(self) -> tuple[int, ...]:
         """Trim what the log's retention no longer keeps, and return the ledgers that were deleted. Raises NoSuchLogError."""
-        return await self._run(self._log.apply_retention)
+        return await self._run(self._log.apply_retention, lasts=True)
 
     async def gc(self, *, min_age: Duration = INTENT_AGE_S) -> GcReport:
         """Clean up after writers that vanished, at any time. See ``bk_core.Log.gc``."""
-        return await self._run(partial(self._log.gc, min_age=min_age))
+        return await self._run(partial(self._log.gc, min_age=min_age), lasts=True)
 
     async def check(self, *, read: bool = True) -> LogCheck:
         """Check that all is there that the log lists; with ``read`` the ends of its ledgers too. Raises NoSuchLogError."""
-        return await self._run(partial(self._log.check, read=read))
+        return await self._run(partial(self._log.check, read=read), lasts=True)
 
     async def delete(self) -> None:
         """Delete the log with its ledgers; whoever writes it is ended. Raises NoSuchLogError. A deletion that is cancelled
         goes on, or did not begin."""
-        await self._run(self._log.delete)
+        await self._run(self._log.delete, lasts=True)
 
 
 class LogWriter(StaysHere):
@@ -186,7 +186,7 @@ class LogWriter(StaysHere):
 
     async def roll(self) -> None:
         """Go on in a new ledger, and return when the old one is closed."""
-        await self._client._aside.run(self._writer.roll)
+        await self._client._aside.run(self._writer.roll, lasts=True)
 
     async def close(self) -> None:
         """Write what is outstanding, close the ledger and note its end in the list. Idempotent. The first call raises the error of appends
@@ -201,7 +201,7 @@ class LogWriter(StaysHere):
         except OperationTimeoutError:
             begin_close(self._writer)
             raise
-        await self._client._aside.run(self._writer.close)
+        await self._client._aside.run(self._writer.close, lasts=True)
 
     def abandon(self) -> None:
         """Stop without closing the ledger; the next writer of the log will recover it. It returns at once."""
@@ -220,7 +220,7 @@ class LogWriter(StaysHere):
             await self.close()
             return
         try:
-            await self._client._aside.run(self._writer.close)
+            await self._client._aside.run(self._writer.close, lasts=True)
         except BkError:
             pass  # the error on its way out is the one to show
 

@@ -16,7 +16,7 @@ from bk_core.threads import SafeFuture
 
 T = TypeVar("T")
 STEPS_MAX = 256  # of one turn of the loop, so that its other tasks run in between
-THREADS = 4
+THREADS = 4  # of each of the two pools
 
 
 class Loop:
@@ -125,18 +125,20 @@ class _Piece(Generic[T]):
 
 
 class Aside:
-    """Runs what blocks (the metadata store, taking over a log, closing it) on a few threads that the client owns."""
+    """Runs what blocks on a few threads that the client owns. Requests to the metadata store and steps of readers have one pool. What waits
+    for bookies (taking over a log, closing it, recovery) has another, so that bookies which do not answer hold up none of the first."""
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
         self.pool = WorkerPool("bookkeeper-aio", THREADS)
+        self.lasting = WorkerPool("bookkeeper-aio-lasting", THREADS)
 
-    async def run(self, work: Callable[[], T], dispose: Callable[[T], object] | None = None) -> T:
-        """Return what ``work`` returns. If the wait is cancelled, work that has not begun is not done, and what work under way still makes
-        is given to ``dispose``."""
+    async def run(self, work: Callable[[], T], dispose: Callable[[T], object] | None = None, *, lasts: bool = False) -> T:
+        """Return what ``work`` returns. ``lasts`` says that it waits for bookies, or asks for much. If the wait is cancelled, work that has
+        not begun is not done, and what work under way still makes is given to ``dispose``."""
         self.loop.check()
         piece = _Piece(work)
-        future = self.begin(piece)
+        future = self.begin(piece, lasts=lasts)
         try:
             found = await self.loop.wait(future)
         except asyncio.CancelledError:
@@ -146,10 +148,10 @@ class Aside:
             raise
         return found  # type: ignore[return-value]  # None only if it was given up
 
-    def begin(self, work: Callable[[], T]) -> SafeFuture[T]:
+    def begin(self, work: Callable[[], T], *, lasts: bool = False) -> SafeFuture[T]:
         """Begin ``work`` and return its future. ClientClosedError once the client is closed."""
         try:
-            return self.pool.call(work)
+            return (self.lasting if lasts else self.pool).call(work)
         except ClientClosedError:
             raise ClientClosedError("this client was closed by this program") from None
 
@@ -163,9 +165,14 @@ class Aside:
     def soon(self, work: Callable[[], object]) -> None:
         """Run ``work`` on one of the threads, or here once they have ended, and wait for nothing."""
         try:
-            self.pool.submit(partial(_quietly, work))
+            self.lasting.submit(partial(_quietly, work))
         except Exception:
             _quietly(work)
+
+    def close(self, *, finish: bool = False) -> None:
+        """End the threads and wait for none. With ``finish`` they do first what was put in."""
+        self.pool.close(0.0, finish=finish)
+        self.lasting.close(0.0, finish=finish)
 
 
 def _quietly(work: Callable[[], object]) -> None:

@@ -258,7 +258,7 @@ class LogReader(StaysHere):
 
     async def _begin(self) -> _Steps:
         """Open the log and find the start."""
-        await self._aside(self._find_start)
+        await self._aside(self._find_start, lasts=True)
         assert self._steps is not None
         return self._steps
 
@@ -329,7 +329,8 @@ class LogReader(StaysHere):
                 case OpenLedger() if steps.is_at_hand(effect):
                     effects = steps.tell(steps.blocking(effect))
                 case ReadList() | LoadChunk() | OpenLedger():
-                    effects = steps.tell(await self._aside(partial(steps.blocking, effect)))
+                    lasts = isinstance(effect, OpenLedger)  # bookies are asked for the LAC
+                    effects = steps.tell(await self._aside(partial(steps.blocking, effect), lasts=lasts))
                 case SetTimer(key, after_ns):
                     await asyncio.sleep(after_ns / 1e9)
                     effects = steps.tell(TimerFired(key))
@@ -341,7 +342,7 @@ class LogReader(StaysHere):
                 case _:
                     raise AssertionError(effect)
 
-    async def _aside(self, work: Callable[[], T]) -> T:
+    async def _aside(self, work: Callable[[], T], *, lasts: bool = False) -> T:
         """Do what blocks on a thread, after what a cancelled task has left there."""
         while self._busy is not None:
             busy = self._busy
@@ -351,7 +352,7 @@ class LogReader(StaysHere):
                 pass  # nobody waits for its outcome
             if self._busy is busy:
                 self._busy = None
-        self._busy = future = self._client._aside.begin(work)
+        self._busy = future = self._client._aside.begin(work, lasts=lasts)
         found = await self._loop.wait(future)
         self._busy = None
         return found

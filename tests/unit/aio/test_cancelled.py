@@ -23,6 +23,11 @@ WHEN = pytest.mark.parametrize("late", [False, True], ids=["waiting", "come"])
 SMALL = {"outstanding_bytes_max": 10}
 
 
+def is_idle(client: aio.BookKeeper) -> bool:
+    """True if nothing is done aside."""
+    return all(pool._idle == len(pool._threads) for pool in (client._aside.pool, client._aside.lasting))
+
+
 def numbered(found: list[bytes], acknowledged: list[bytes]) -> None:
     """Acknowledged ones in order and once; of others each once at most."""
     assert len(set(found)) == len(found)
@@ -126,7 +131,7 @@ def test_a_ledger_that_nobody_waits_for_is_deleted_again(uri: str, late: bool) -
 
             async def after(_point: int, _cancelled: bool) -> None:
                 if entered.is_set():  # then it is the caller's, and closed
-                    await eventually(lambda: client._aside.pool._idle == len(client._aside.pool._threads))
+                    await eventually(lambda: is_idle(client))
                     while (await client.ledger_metadata(7)).state is not LedgerState.CLOSED:
                         await asyncio.sleep(0.001)
                     await client.delete_ledger(7)
@@ -161,7 +166,7 @@ def test_what_was_opened_for_nobody_is_closed_again(uri: str, late: bool) -> Non
                     await writer.append(b"x")
 
             async def after(_point: int, _cancelled: bool) -> None:
-                await eventually(lambda: client._aside.pool._idle == len(client._aside.pool._threads))
+                await eventually(lambda: is_idle(client))
                 async with log.writer(take_over=True) as writer:
                     await writer.append(b"after")
 
@@ -255,7 +260,7 @@ def test_a_change_of_a_log_is_made_or_not(uri: str, what: str, late: bool) -> No
             log = await client.create_log("a", entry_format="raw")
 
             async def after(_point: int, _cancelled: bool) -> None:
-                await eventually(lambda: client._aside.pool._idle == len(client._aside.pool._threads))
+                await eventually(lambda: is_idle(client))
                 await client.create_log("a", entry_format="raw", exist_ok=True)
                 for name in await client.logs():
                     await (await client.log(name)).info()

@@ -12,6 +12,7 @@ import pytest
 
 from bk_core import aio
 from bk_core.aio import reading
+from bk_core.aio.loops import THREADS
 from bk_core.errors import ClientClosedError, ConcurrentIterationError, NoSuchLogError
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.log.effects import AwaitList
@@ -314,5 +315,30 @@ def test_a_reader_that_is_entered_knows_its_start(uri: str) -> None:
             with pytest.raises(NoSuchLogError):
                 async with log.reader():
                     raise AssertionError
+
+    run(main)
+
+
+# --- bookies that do not answer -------------------------------------------------------------------------------------------
+
+
+def test_calls_that_wait_for_bookies_hold_up_no_request_to_the_store(uri: str) -> None:
+    """As many as there are threads wait, and more."""
+
+    async def main() -> None:
+        async with aio.connect(uri, limits=QUICK) as client:
+            logs = [await client.create_log(f"log{number}", entry_format="raw") for number in range(THREADS + 1)]
+            writers = [await log.writer() for log in logs]
+            go_on = stalled(client)
+            rolling = [asyncio.create_task(writer.roll()) for writer in writers]
+            await eventually(lambda: not client._aside.lasting._idle and len(client._aside.lasting._threads) == THREADS)
+            try:
+                assert len(await asyncio.wait_for(client.logs(), PATIENCE_S / 4)) == len(logs)
+                assert await asyncio.wait_for(client.list_ledgers(), PATIENCE_S / 4)
+            finally:
+                go_on.set()
+            await asyncio.gather(*rolling)
+            for writer in writers:
+                await writer.close()
 
     run(main)
