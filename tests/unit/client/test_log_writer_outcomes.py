@@ -166,7 +166,7 @@ def test_who_trims_does_not_take_over(client: bk_core.BookKeeper) -> None:
 
 def test_the_election_is_asked_between_rounds(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """LOG-4: others win every round; when the election is lost the attempt ends, and so it does when it cannot be asked."""
-    _others_win(client, monkeypatch)
+    rival = _others_win(client, monkeypatch)
     asked: list[bool] = []
 
     def leading() -> bool:
@@ -185,10 +185,11 @@ def test_the_election_is_asked_between_rounds(client: bk_core.BookKeeper, monkey
     with pytest.raises(LogTakenOverError, match="other leaders won 2 rounds in a row"):
         LogWriter.open(client, "a", attempts=2)
     assert len(read_ledger_list(client, "a").segments) == 5 and intents_of(client, "a") == {}
+    rival.close()
 
 
-def _others_win(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody else lists a closed ledger before every compare-and-set of a leader."""
+def _others_win(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> bk_core.BookKeeper:
+    """Somebody else lists a closed ledger before every compare-and-set of a leader. Its client is returned, to be closed."""
     honest = client.store
     rival = bk_core.BookKeeper(client.config, honest)
 
@@ -199,6 +200,7 @@ def _others_win(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> 
         return honest.write(path, data, version)
 
     monkeypatch.setattr(client, "store", Store(honest, write=race))
+    return rival
 
 
 # --- outcomes ------------------------------------------------------------------------------------------------------------
