@@ -10,6 +10,7 @@ from bk_core.client.session import Session
 from bk_core.config import ClientConfig
 from bk_core.errors import MetadataUnavailableError, NoNodeError
 from bk_core.metadata.store import BookieView, Versioned
+from bk_core.metrics.client import ClientCounts
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import LedgerMetadata
 from bk_core.protocol.ledger.placement import Quarantine
@@ -49,6 +50,7 @@ class SimSession(Session):
         self.name, self.world, self.sim_store = name, network.world, store
         self.config = ClientConfig("memory://simulated", quarantine_s=QUARANTINE_S)
         self.store = store  # type: ignore[assignment]
+        self.counts = ClientCounts(name)
         self.reactor = SimReactor(network)
         self._racks = None
         self._links = {}
