@@ -53,15 +53,15 @@ def diagnosis(found: Diagnosis) -> Iterator[Table | str]:
 
 
 def probes(found: Iterable[BookieProbe], states: Mapping[str, str]) -> Table:
-    """Probes of bookies with their times."""
-    columns = ["bookie", "state", "answer", "#connect", "#v2 p50", "#v2 p99", "#v3 p50", "#v3 p99", "#used", "#free"]
-    return Table(columns, (_probe_row(probe, states.get(probe.bookie)) for probe in found))
+    """Probes of bookies with their times; narrow enough for 80 columns as long as all answer."""
+    columns = ["bookie", "state", "#connect", "#v2 p50", "#v2 p99", "#v3 p50", "#v3 p99", "#used"]
+    return Table(columns, (_probe_row(probe, states.get(probe.bookie, "")) for probe in found))
 
 
-def _probe_row(probe: BookieProbe, state: str | None) -> list[object]:
+def _probe_row(probe: BookieProbe, state: str) -> list[object]:
     times = [told_time(probe.round_trip_ns(share, protocol)) for protocol in ("v2", "v3") for share in (0.5, 0.99)]
-    answer = probe.state if probe.answers else f"{probe.state}: {probe.problem}"
-    return [probe.bookie, state, answer, told_time(probe.connect_ns), *times, *disk(probe)]
+    told = state if probe.answers or probe.state == state else f"{state}, {probe.state}: {probe.problem}"
+    return [probe.bookie, told, told_time(probe.connect_ns), *times, disk(probe)[0]]
 
 
 def disk(probe: BookieProbe | None) -> tuple[str | None, str | None]:
@@ -136,14 +136,14 @@ def info(found: ClusterFacts, uri: str) -> Table:
 
 def bench(found: Iterable[Measured], shares: Sequence[float]) -> Table:
     """The phases of a bench, with percentiles."""
-    columns = ["phase", "#entries", "#entries/s", "#payload/s", *(f"#p{share * 100:g}" for share in shares), "#max"]
+    columns = ["phase", "#entries/s", "#payload/s", *(f"#p{share * 100:g}" for share in shares), "#max"]
     return Table(columns, (_phase_row(phase, shares) for phase in found))
 
 
 def _phase_row(phase: Measured, shares: Sequence[float]) -> list[object]:
     times = [told_time(phase.times.percentile_ns(share)) for share in shares]
     worst = told_time(phase.times.worst_ns) if phase.times.count else None
-    return [phase.name, phase.entries, round(phase.entries_per_second), disk_size(round(phase.bytes_per_second)), *times, worst]
+    return [phase.name, round(phase.entries_per_second), disk_size(round(phase.bytes_per_second)), *times, worst]
 
 
 def moment(found: Moment) -> str:
