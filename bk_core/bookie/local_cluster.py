@@ -31,6 +31,7 @@ from bk_core.arguments import SECONDS, checked, whole
 from bk_core.bookie import apache as apache_releases
 from bk_core.bookie.apache import ApacheBookie, ApacheSettings
 from bk_core.bookie.children import Child, free_port
+from bk_core.bookie.ports import is_free
 from bk_core.bookie.private import DIRECTORY_MODE, make_directory
 from bk_core.bookie.telling import check_page
 from bk_core.bookie.zookeeper_process import ZooKeeperProcess
@@ -45,6 +46,7 @@ _EMBEDDED = "embedded"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _ADVICE = "make room there, or name another directory"
 _START_TIMEOUT_S = 60.0
+_PORT_WAIT_S = 5.0  # for a kept port: a server that was killed with its parent may be ending
 _Progress = Callable[[str], None]
 
 
@@ -156,12 +158,16 @@ class LocalCluster:
         progress: _Progress | None = None,
         apache_settings: ApacheSettings | None = None,
         metrics: bool = False,
+        port: int | None = None,
     ) -> None:
         if not 1 <= bookies <= BOOKIES_MAX:
             raise InvalidArgumentError(f"bookies={bookies} is not from 1 to {BOOKIES_MAX}")
         if metrics and apache is not None:
             raise InvalidArgumentError("Apache's bookies serve metrics of their own: see httpServerEnabled and statsProviderClass")
+        if port is not None and zookeeper is not None:
+            raise InvalidArgumentError("port is that of a ZooKeeper to start, and zookeeper names one that runs: leave one of them out")
         self._metrics = metrics
+        self._asked_port = port
         check_page(0 if metrics else None)
         self._say: _Progress = progress or (lambda _message: None)
         self._bookies: list[_Bookie] = []
@@ -239,12 +245,27 @@ class LocalCluster:
         if zookeeper is not None:
             return zookeeper if "://" in zookeeper else f"zk://{zookeeper}/ledgers"
         self._say("starting ZooKeeper ...")
-        process = self._zookeeper = ZooKeeperProcess(self.directory / "zookeeper", self._state["zookeeper_port"] or free_port())
+        process = self._zookeeper = ZooKeeperProcess(self.directory / "zookeeper", self._zookeeper_port())
         self._resources.callback(process.stop)
         process.start()
         self._state["zookeeper_port"] = process.port
         self._save_state()
         return f"zk://127.0.0.1:{process.port}/ledgers"
+
+    def _zookeeper_port(self) -> int:
+        """Return the port that was asked for, else the kept one, else a free one. InvalidArgumentError for one that is taken."""
+        kept: int | None = self._state["zookeeper_port"]
+        port = kept if self._asked_port is None else self._asked_port
+        if not port:
+            return free_port()
+        deadline = time.monotonic() + (_PORT_WAIT_S if port == kept else 0)
+        while not is_free(port):
+            if time.monotonic() >= deadline:
+                keeps = f", which {self.directory} keeps," if port == kept else ""
+                message = f"port {port}{keeps} is taken on 127.0.0.1; end the program that listens there, or ask for another port (--port)"
+                raise InvalidArgumentError(message)
+            time.sleep(0.1)
+        return port
 
     def _open_store(self, given: bool) -> MetadataStore:
         """Open the store. A ZooKeeper that was ``given`` must be there; its absence is an error at once."""
@@ -434,7 +455,7 @@ class LocalCluster:
         return self._bookies[index]
 
 
-@checked(bookies=whole(1, BOOKIES_MAX))
+@checked(bookies=whole(1, BOOKIES_MAX), port=whole(0, 65_535))
 def local_cluster(
     bookies: int = 3,
     directory: str | os.PathLike[str] | None = None,
@@ -444,6 +465,7 @@ def local_cluster(
     progress: Callable[[str], None] | None = None,
     apache_settings: ApacheSettings | None = None,
     metrics: bool = False,
+    port: int | None = None,
 ) -> LocalCluster:
     """Start a cluster on this machine and return it when every bookie serves.
 
@@ -452,7 +474,8 @@ def local_cluster(
     is for embedded ones. ``zookeeper`` is "host:port" or a zk:// URI of a running ZooKeeper; None starts one. ``progress`` is called with
     one line of text for each step. ``apache_settings`` is an ``ApacheSettings`` of ``bk_core.bookie.apache``: memory and configuration of
     Apache's bookies, small without it. ``metrics`` has each embedded bookie serve its metrics for Prometheus on the loopback
-    (``LocalCluster.metrics_urls``).
+    (``LocalCluster.metrics_urls``). ``port`` is the one of the ZooKeeper that is started; 0 is a free one, and None the one that the
+    directory keeps, else a free one.
 
     Raises InvalidArgumentError for arguments that cannot work; MissingPackageError for ``metrics`` without prometheus_client; DiskFullError
     where the disk has no room; BookieUnavailableError or OperationTimeoutError, with the end of the log, if something does not start.
@@ -461,4 +484,4 @@ def local_cluster(
     ...     client.bookies()
     """
     place = Path(directory) if directory is not None else None
-    return LocalCluster(bookies, place, apache, zookeeper, progress, apache_settings, metrics)
+    return LocalCluster(bookies, place, apache, zookeeper, progress, apache_settings, metrics, port)

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from bk_core.bookie.children import spawn
+from bk_core.bookie.ports import listens
 from bk_core.bookie.private import make_directory
 from bk_core.errors import BkError
 
@@ -141,9 +142,8 @@ class ZooKeeperProcess:
             self._process = spawn([*command, str(configuration)], stdout=log, stderr=log)
         deadline = time.monotonic() + _START_TIMEOUT_S
         while self._process.poll() is None:
-            if _serves(self.port):
-                # another server may hold the port while this one is about to fail
-                return self._process.poll() is None
+            if _serves(self.port) and listens(self._process.pid, self.port):  # and not another server, while this one is about to fail
+                return True
             if time.monotonic() > deadline:
                 self.kill()
                 return False

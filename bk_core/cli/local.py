@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
@@ -13,6 +14,7 @@ import click
 from rich.markup import escape
 
 from bk_core.bookie.apache import DEFAULT_VERSION
+from bk_core.bookie.ports import USUAL_PORT, usual_port
 from bk_core.cli.output import URI_VARIABLE, console, say_json
 from bk_core.display.words import safe
 
@@ -21,7 +23,14 @@ _LOOK_S = 2.0  # between two looks at disk and processes
 
 @click.command()
 @click.option("--bookies", type=click.IntRange(1, 64), default=3, show_default=True, help="How many bookies.")
-@click.option("--dir", "directory", type=click.Path(file_okay=False), help="Where data stays and is found again; else it is temporary.")
+@click.option(
+    "--dir", "directory", type=click.Path(file_okay=False), help="Where data and ports stay and are found again; else they are temporary."
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    help=f"Port of ZooKeeper, 0 for a free one. Without it: the one that --dir keeps, else {USUAL_PORT} if it is free, else a free one.",
+)
 @click.option(
     "--apache",
     is_flag=False,
@@ -32,17 +41,24 @@ _LOOK_S = 2.0  # between two looks at disk and processes
 @click.option("--zookeeper", metavar="HOST:PORT", help="Use this ZooKeeper instead of starting one.")
 @click.option("--metrics", is_flag=True, help="Each embedded bookie serves its metrics for Prometheus on the loopback.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object when ready instead of the banner.")
-def local(bookies: int, directory: str | None, apache: str | None, zookeeper: str | None, metrics: bool, as_json: bool) -> None:
+def local(
+    bookies: int, directory: str | None, port: int | None, apache: str | None, zookeeper: str | None, metrics: bool, as_json: bool
+) -> None:
     """Run ZooKeeper and some bookies on this machine until Ctrl-C. For trying things out, not for production."""
     from bk_core.bookie.local_cluster import local_cluster
     from bk_core.bookie.watch import ClusterWatch
+
+    if port is not None and zookeeper is not None:
+        raise click.UsageError("--port is that of a ZooKeeper to start, and --zookeeper names one that runs: leave one of them out")
+    if port is None and zookeeper is None:
+        port = usual_port(Path(directory) if directory else None)
 
     # `kill` and a closed terminal end it as Ctrl-C does: in order
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
         progress = partial(click.echo, err=True)
-        with local_cluster(bookies, directory, apache, zookeeper, progress=progress, metrics=metrics) as cluster:
+        with local_cluster(bookies, directory, apache, zookeeper, progress=progress, metrics=metrics, port=port) as cluster:
             if as_json:
                 told = {"uri": cluster.uri, "kind": cluster.kind, "bookies": cluster.bookie_ids, "directory": str(cluster.directory)}
                 say_json(told | ({"metrics": cluster.metrics_urls} if metrics else {}))

@@ -45,7 +45,7 @@ def test_a_local_cluster_on_a_full_disk_says_where_and_what_to_do(tmp_path: Path
         with pytest.raises(DiskFullError):
             local_cluster(1, disk / "other")
         done = subprocess.run(
-            [sys.executable, "-m", "bk_core.cli", "local", "--dir", str(disk / "cluster")],
+            [sys.executable, "-m", "bk_core.cli", "local", "--port", "0", "--dir", str(disk / "cluster")],
             capture_output=True,
             text=True,
             timeout=120,

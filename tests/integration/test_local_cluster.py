@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,8 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bk_core.bookie.apache import find_java, resolve
-from bk_core.bookie.children import Child, accepts_connections
+from bk_core.bookie.children import Child, accepts_connections, free_port
 from bk_core.bookie.local_cluster import local_cluster
+from bk_core.bookie.zookeeper_process import ZooKeeperProcess, ZooKeeperProcessError
 from bk_core.errors import BookieUnavailableError, InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -73,6 +75,45 @@ def test_data_ports_and_ids_are_found_again(tmp_path: Path) -> None:
     with local_cluster(1, tmp_path) as cluster:
         assert (cluster.uri, cluster.bookie_ids) == (uri, ids)
         assert all(cluster.is_running(index) for index in range(3))
+
+
+def test_a_port_is_asked_for_and_kept(tmp_path: Path) -> None:
+    port = free_port()
+    with local_cluster(1, tmp_path / "a", port=port) as cluster:
+        assert cluster.uri == f"zk://127.0.0.1:{port}/ledgers"
+        with pytest.raises(InvalidArgumentError, match=f"port {port} is taken on 127.0.0.1; end the program .*--port"):
+            local_cluster(1, tmp_path / "b", port=port)
+    with local_cluster(1, tmp_path / "a") as cluster:
+        assert cluster.uri == f"zk://127.0.0.1:{port}/ledgers"
+    with local_cluster(1, tmp_path / "a", port=0) as cluster:
+        assert cluster.uri != f"zk://127.0.0.1:{port}/ledgers"
+    with pytest.raises(InvalidArgumentError, match="leave one of them out"):
+        local_cluster(1, port=port, zookeeper="127.0.0.1:1")
+
+
+def test_a_kept_port_that_another_program_took_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bk_core.bookie.local_cluster._PORT_WAIT_S", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        (tmp_path / "cluster.json").write_text(f'{{"kind": "embedded", "zookeeper_port": {port}, "bookie_ports": []}}')
+        with pytest.raises(InvalidArgumentError, match=f"port {port}, which {tmp_path} keeps, is taken"):
+            local_cluster(1, tmp_path)
+
+
+def test_a_zookeeper_is_not_mistaken_for_another_on_its_port(tmp_path: Path) -> None:
+    with ZooKeeperProcess(tmp_path / "a") as first, pytest.raises(ZooKeeperProcessError, match=f"did not start on port {first.port}"):
+        ZooKeeperProcess(tmp_path / "b", first.port).start()
+
+
+def test_bk_local_is_where_it_was_asked_to_be(tmp_path: Path) -> None:
+    port = free_port()
+    command = [sys.executable, "-m", "bk_core.cli", "local", "--bookies", "1", "--port", str(port), "--dir", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as local:
+        assert local.stdout is not None
+        lines = iter(local.stdout.readline, "")
+        exported = next(line for line in lines if "export " in line)
+        local.terminate()
+    assert exported.strip() == f"export BOOKKEEPER_METADATA_SERVICE_URI='zk://127.0.0.1:{port}/ledgers'"
 
 
 def test_temporary_directory_is_removed() -> None:

@@ -40,7 +40,7 @@ def of_spark(programs: list[str]) -> int:
     """How many rows the log has in the end, read as the README reads it."""
     Path("incoming").mkdir()
     Path("incoming", "flights.csv").write_text("\n".join(ROWS[1:]) + "\n")
-    command = [Path(sys.executable).with_name("bk"), "local", "--json"]
+    command = [Path(sys.executable).with_name("bk"), "local", "--port", "0", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as local:
         try:
             assert local.stdout is not None

@@ -29,7 +29,7 @@ UNDECLARED = ("numpy", "pandas", "psutil", "grpc", "typing_extensions")
 def bk_local() -> Iterator[str]:
     """``bk local`` as a user starts it, until the end of the block."""
     bk = Path(sys.executable).with_name("bk")
-    with subprocess.Popen([bk, "local", "--json"], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([bk, "local", "--port", "0", "--json"], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             yield json.loads(process.stdout.readline())["uri"]
