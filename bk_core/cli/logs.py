@@ -148,7 +148,7 @@ def _say_facts(name: str, shown: dict[str, Any]) -> None:
     hidden = ("log", "columns") if columns is None else ("log", "columns", "schema")
     say_table(*display.facts(name, {key: value for key, value in shown.items() if key not in hidden}))
     if columns is None:
-        click.echo('its columns are shown where pyarrow is: pip install "bk-spark[arrow]"', err=True)
+        click.echo(display.NO_PYARROW, err=True)
     elif columns:
         click.echo()
         say_table(*display.columns((column["name"], column["type"]) for column in columns))

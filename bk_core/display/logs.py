@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from bk_core.client.log.janitor import GcReport
     from bk_core.protocol.log.segments import LogProperties, Segment
 
+NO_PYARROW = 'its columns are shown where pyarrow is: pip install "bk-spark[arrow]"'
+"""The line in place of the columns of a log."""
+
 
 def property_values(properties: LogProperties) -> dict[str, Any]:
     """Return the properties of a log but its entry format, by the names that scripts get."""
@@ -66,7 +69,7 @@ def info(shown: LogInfo) -> Table:
     values = {
         "logId": shown.log_id,
         "entryFormat": shown.properties.entry_format,
-        "segments": shown.segments,
+        "segments": f"{shown.segments:,}, of which {shown.live:,} live: its rows are not counted yet" if shown.live else shown.segments,
         "rows": shown.rows,
         "bytes": shown.bytes,
         "first": f"segment {first.seq}, entry {first.entry}, row {first.row}",
@@ -74,7 +77,15 @@ def info(shown: LogInfo) -> Table:
         "committed (UTC)": None if shown.committed_at is None else shown.committed_at.strftime("%Y-%m-%d %H:%M:%S"),
         "writer": None if shown.writer is None else f"{shown.writer.told} ({shown.writer.state})",
     }
-    return facts(shown.name, {**values, **property_values(shown.properties)})
+    return facts(shown.name, {**values, **property_values(shown.properties), "schema": None})
+
+
+def info_parts(shown: LogInfo) -> list[Table | str]:
+    """A log at one moment with its columns. In place of columns that no pyarrow can tell stands the reason."""
+    found = shown.columns
+    if found is None:
+        return [info(shown), NO_PYARROW]
+    return [info(shown), columns(found)] if found else [info(shown)]
 
 
 def segments(found: Iterable[Segment]) -> Table:

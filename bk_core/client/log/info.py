@@ -9,6 +9,8 @@ from typing import Self
 
 from bk_core.client.log.live_writers import LiveWriter
 from bk_core.client.log.showing import shown_in_time
+from bk_core.client.log.tables import columns_told
+from bk_core.errors import LogSchemaError
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import LogProperties, Segment
 
@@ -31,16 +33,32 @@ class LogInfo:
     end: Position
     committed_at: datetime | None
     writer: LiveWriter | None
+    live: int = 0
+    """The segments that are being written, or whose writer died: they are among ``segments``, and nothing of them is counted."""
+
+    @property
+    def columns(self) -> list[tuple[str, str]] | None:
+        """The names of the columns with their types, as DDL spells them: none for a log without a schema; None without pyarrow.
+
+        Raises LogSchemaError for a schema that no sink wrote.
+        """
+        return columns_told(self.properties.schema)
 
     def __repr__(self) -> str:
         written = "" if self.writer is None else f", writer {self.writer.state}"
-        return f"<LogInfo {self.name}: {self.segments:,} segments, {self.rows:,} rows, {self.bytes:,} bytes{written}>"
+        live = f" ({self.live:,} live)" if self.live else ""
+        committed = "committed " if self.live else ""
+        size = f"{self.rows:,} {committed}rows, {self.bytes:,} {committed}bytes"
+        return f"<LogInfo {self.name}: {self.segments:,} segments{live}, {size}{written}>"
 
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows."""
         from bk_core.display import logs, table
 
-        return table.html(logs.info(self))
+        try:
+            return table.html(*logs.info_parts(self))
+        except LogSchemaError as error:
+            return table.html(logs.info(self), str(error))
 
 
 class Segments(Iterator[Segment]):

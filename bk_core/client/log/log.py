@@ -19,7 +19,7 @@ from bk_core.client.log.live_writers import ALIVE, GONE, foremost, live_writers
 from bk_core.client.log.reader import LogReader
 from bk_core.client.log.settings import LogSettings, properties_of
 from bk_core.client.log.showing import shown_in_time
-from bk_core.client.log.tables import EARLIEST, LATEST, Place, WrittenRows, columns_told, tables
+from bk_core.client.log.tables import EARLIEST, LATEST, Place, WrittenRows, tables
 from bk_core.client.log.writer import OUTSTANDING_BYTES_MAX, LogWriter
 from bk_core.display.moments import moment
 from bk_core.errors import InvalidArgumentError, LogWriterAliveError
@@ -77,10 +77,7 @@ class Log(StaysHere):
         from bk_core.display import logs, table
 
         view = self._view()
-        info = self._info(view)
-        columns = columns_told(info.properties.schema)
-        told = [logs.columns(columns)] if columns else []
-        return table.html(logs.info(info), *told, "newest segments", logs.segments(view.listed.segments[-_SHOWN_SEGMENTS:]))
+        return table.html(*logs.info_parts(self._info(view)), "newest segments", logs.segments(view.listed.segments[-_SHOWN_SEGMENTS:]))
 
     # --- looking ----------------------------------------------------------------------------------------------------------
 
@@ -109,6 +106,7 @@ class Log(StaysHere):
             end,
             moment(last.committed_at_ms) if last is not None and last.committed_at_ms else None,
             foremost(live_writers(self._client, live)),
+            len(live),
         )
 
     @checked(first_seq=COUNT, last_seq=COUNT)

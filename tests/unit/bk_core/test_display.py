@@ -6,6 +6,7 @@ import array
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from types import MappingProxyType
@@ -24,9 +25,11 @@ from bk_core.client.log.check import LogCheck, LogProblem
 from bk_core.client.log.info import LogInfo, Segments
 from bk_core.client.log.janitor import GcReport
 from bk_core.client.log.live_writers import LiveWriter
+from bk_core.client.log.settings import schema_text
 from bk_core.client.repair.report import DecommissionReport, LedgerReport, Moved, Refilled, RepairReport, StillNamed
 from bk_core.config import ClientConfig
 from bk_core.display import ledgers, table
+from bk_core.display.logs import NO_PYARROW
 from bk_core.metadata.memory import MemoryStore
 from bk_core.metadata.store import BookieView, Versioned
 from bk_core.protocol.ledger import metadata_codec
@@ -298,8 +301,23 @@ def test_states_of_bookies_are_in_the_order_of_their_ids() -> None:
     assert list(ledgers.bookie_states(["c", "a"], ["b"])) == ["a", "b", "c"]
 
 
+def test_a_log_shows_its_columns_and_what_is_not_counted_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = schema_text("carrier STRING, delay INT")
+    fresh = replace(info("events"), properties=LogProperties(schema=schema), rows=0, segments=1, live=1)
+    assert fresh.columns == [("carrier", "STRING"), ("delay", "INT")]
+    shown = Shown(fresh._repr_html_())
+    assert shown.rows[-3:] == [["column", "type"], ["carrier", "STRING"], ["delay", "INT"]]
+    assert ["segments", "1, of which 1 live: its rows are not counted yet"] in shown.rows
+    assert not any("characters of Arrow" in text for text in shown.texts)
+    assert replace(fresh, properties=LogProperties("raw")).columns == []
+    monkeypatch.setattr("bk_core.client.log.info.columns_told", lambda schema: None)
+    assert NO_PYARROW in "".join(Shown(fresh._repr_html_()).texts)
+
+
 def test_a_log_is_short() -> None:
     assert repr(info("events")) == "<LogInfo events: 3 segments, 1,000 rows, 5,000 bytes, writer unknown>"
+    fresh = replace(info("events"), rows=0, bytes=0, segments=1, live=1, writer=None)
+    assert repr(fresh) == "<LogInfo events: 1 segments (1 live), 0 committed rows, 0 committed bytes>"
     assert repr(LogProperties()) == "<LogProperties>"
     assert repr(LogProperties("raw", "x" * 5000)) == "<LogProperties schema of 5,000 characters>"
     assert repr(run_of(b"ab", b"c")) == "<EntryRun 7..8, 2 entries, 3 bytes>"
