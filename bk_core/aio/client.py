@@ -42,7 +42,7 @@ def connect(
             raise
         return BookKeeper(loop, aside, made)
 
-    return Opening(open_)
+    return Opening(open_, "connect(...)")
 
 
 class Stoppable(Protocol):
@@ -126,7 +126,7 @@ class BookKeeper(StaysHere):
             self._check()
             return WriteHandle(self, await self._aside.run(create, self._forget))
 
-        return Opening(open_)
+        return Opening(open_, "client.create_ledger(...)")
 
     def _forget(self, handle: Any) -> None:
         """Delete a ledger that nobody waits for any more."""
@@ -144,18 +144,19 @@ class BookKeeper(StaysHere):
     ) -> Opening[ReadHandle]:
         """Open a ledger for reading without recovery: ``async with client.open_ledger(3) as ledger``, or ``await`` it."""
         how = {"password": password, "digest_type": digest_type, "options": options, "lac": lac}
-        return self._reading(partial(self._client.open_ledger, ledger_id, **how))  # type: ignore[arg-type]
+        return self._reading("open_ledger", partial(self._client.open_ledger, ledger_id, **how))  # type: ignore[arg-type]
 
     def recover_ledger(self, ledger_id: int, *, password: bytes = b"", digest_type: DigestType | str | None = None) -> Opening[ReadHandle]:
         """Fence, recover and close a ledger, then open it. A live writer is stopped. A cancelled recovery goes on."""
-        return self._reading(partial(self._client.recover_ledger, ledger_id, password=password, digest_type=digest_type))
+        recover = partial(self._client.recover_ledger, ledger_id, password=password, digest_type=digest_type)
+        return self._reading("recover_ledger", recover)
 
-    def _reading(self, work: Any) -> Opening[ReadHandle]:
+    def _reading(self, call: str, work: Any) -> Opening[ReadHandle]:
         async def open_() -> ReadHandle:
             self._check()
             return ReadHandle(self, await self._aside.run(work, lambda handle: handle.close(), lasts=True))
 
-        return Opening(open_)
+        return Opening(open_, f"client.{call}(...)")
 
     async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
         """Return the stored metadata of ledger ``ledger_id``. Raises NoSuchLedgerError, MetadataFormatError."""

@@ -92,7 +92,7 @@ class Log(StaysHere):
             self._client._check()
             return LogWriter(self._client, await self._client._aside.run(make, Writing.close, lasts=True))
 
-        return Opening(open_)
+        return Opening(open_, "log.writer(...)")
 
     def reader(self, start: Position | datetime | str = EARLIEST) -> LogReader:
         """Read the log in order: ``async for run in log.reader().read()`` what is there now, ``.follow()`` for more as it comes. Nobody is

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, Self, TypeVar
 from weakref import ref
 
 from bk_core.background import WorkerPool
@@ -194,9 +194,27 @@ class Opening(Generic[M]):
     """Something that is opened when it is awaited (``ledger = await client.create_ledger()``), or entered (``async with
     client.create_ledger() as ledger``) and closed again."""
 
-    def __init__(self, open_: Callable[[], Any]) -> None:
+    _what = "what is opened"
+
+    def __init__(self, open_: Callable[[], Any], what: str) -> None:
         self._open = open_
+        self._what = what  # the call, for messages
         self._opened: M | None = None
+
+    def __repr__(self) -> str:
+        return f"<Opening of {self._what}: await it, or use async with>"
+
+    if not TYPE_CHECKING:  # a type checker finds these mistakes by itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            message = f"{self._what} is not open yet and has no {name!r}: await it, or use `async with {self._what} as ...`"
+            raise AttributeError(message, name=name, obj=self)
+
+        def __enter__(self) -> NoReturn:
+            raise TypeError(f"{self._what} is opened by `async with`, and not by `with`; or await it")
+
+        def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+            """Python looks for this before it enters."""
 
     def __await__(self) -> Generator[Any, None, M]:
         found: M = yield from self._open().__await__()

@@ -80,6 +80,28 @@ def test_everything_that_was_appended_is_there(uri: str, kind: str) -> None:
     run(main)
 
 
+def test_what_is_not_open_yet_says_how_to_open_it(uri: str) -> None:
+    async def main() -> None:
+        opening: Any = aio.connect(uri, limits=QUICK)
+        assert repr(opening) == "<Opening of connect(...): await it, or use async with>"
+        async with opening as client:
+            log = await client.create_log("events")
+            for call, made in (
+                ("client.create_ledger", client.create_ledger()),
+                ("client.open_ledger", client.open_ledger(0)),
+                ("client.recover_ledger", client.recover_ledger(0)),
+                ("log.writer", log.writer()),
+            ):
+                assert repr(made) == f"<Opening of {call}(...): await it, or use async with>"
+                with pytest.raises(AttributeError, match=rf"{call}\(...\) is not open yet and has no 'append': await it, or"):
+                    made.append(b"x")
+                with pytest.raises(TypeError, match=rf"{call}\(...\) is opened by `async with`, and not by `with`; or await it"), made:
+                    pass
+            assert await client.list_ledgers() == []  # nothing was made
+
+    run(main)
+
+
 def test_ledgers_are_opened_followed_recovered_and_deleted(uri: str) -> None:
     async def main() -> None:
         async with aio.connect(uri, limits=QUICK) as client, client.create_ledger(password=b"secret") as ledger:
