@@ -662,7 +662,7 @@ class LogFormatError(LogOfQueriesError):
 
 class LogWriterAliveError(LogError):
     """The exclusive writer of the log, or the owner of the file store, is alive, or may be: it is seen running on this host, or it runs on
-    another one, where nobody can look (GRD-4). Nothing was fenced."""
+    another one, where nobody can look (GRD-1, GRD-4); or it died, where dead writers are not taken over either. Nothing was fenced."""
 
     code = "BK-LOG-WRITER-ALIVE"
     advice = "Stop the process that the message names, or pass `take_over=True` to end it."

@@ -9,7 +9,7 @@ from bk_core.client.files.nodes import PURPOSE, holds_files
 from bk_core.client.log.history import read_log
 from bk_core.client.log.intents import abandoned, intents_of
 from bk_core.client.log.list_store import LogClient
-from bk_core.client.log.live_writers import writer_told
+from bk_core.client.log.live_writers import ALIVE, foremost, live_writers
 from bk_core.errors import InvalidArgumentError, LedgerListedError, LogError, MetadataFormatError, NoSuchLedgerError, NoSuchLogError
 from bk_core.protocol.log.exclusive import Insisted, check_exclusive
 from bk_core.protocol.log.ledger_list import LedgerList
@@ -19,11 +19,12 @@ from bk_core.protocol.log.password import TOLD_MAX, check_told, is_same, witness
 
 def admit_writer(client: LogClient, name: str, listed: LedgerList, insisted: Insisted, own: Collection[int] = ()) -> None:
     """Check that a writer may have the log whose list was just read. ``own`` are ledgers of the writer itself. Raises LogOfQueriesError,
-    LogFormatError or LogTakenOverError (GRD-1)."""
+    LogFormatError or LogWriterAliveError (GRD-1)."""
     writing = () if insisted.take_over_queries else _writing(client, name)
     live = [one.ledger_id for one in listed.live_segments if one.ledger_id not in own and one.ledger_id not in insisted.gone]
-    told = writer_told(client, live) if live and not insisted.take_over else ""
-    check_exclusive(name, listed, writing, insisted, live, told)
+    writer = foremost(live_writers(client, live)) if live and not insisted.take_over else None
+    told, alive = ("", False) if writer is None else (writer.told, writer.state == ALIVE)
+    check_exclusive(name, listed, writing, insisted, live, told, alive)
 
 
 def _writing(client: LogClient, name: str) -> set[str]:

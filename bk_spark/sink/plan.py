@@ -13,7 +13,7 @@ from bk_core.client.guards import check_password
 from bk_core.client.log.list_store import UPDATE_TIMEOUT_S, log_path, no_such_log, read_ledger_list
 from bk_core.client.log.live_writers import writer_told
 from bk_core.client.repeating import until_definite
-from bk_core.errors import InvalidArgumentError, LogTakenOverError, NoSuchLogError, WrongPasswordError
+from bk_core.errors import InvalidArgumentError, LogWriterAliveError, NoSuchLogError, WrongPasswordError
 from bk_core.protocol.log.ledger_list import LedgerList, LogProperties
 from bk_core.protocol.log.names import check_not_of_files
 from bk_spark.options.table import Options
@@ -90,7 +90,7 @@ def same_kind(options: Options, properties: LogProperties) -> bool:
 def plan_log(client: Any, options: Options, log: str, schema: StructType, mark: tuple[str, int] | None, overwrite: bool = False) -> LogPlan:
     """Read the log's list and decide. Raises before any side effect: InvalidArgumentError for options that do not fit the log,
 
-    WrongPasswordError, LogSchemaError, LogTakenOverError behind an exclusive writer without ``takeOver``, NoSuchLogError with
+    WrongPasswordError, LogSchemaError, LogWriterAliveError behind an exclusive writer without ``takeOver``, NoSuchLogError with
     ``createLogs=false``. InvalidArgumentError for the log of a file store, whatever is insisted on (GRD-7).
     """
     log_path(log)
@@ -106,7 +106,7 @@ def plan_log(client: Any, options: Options, log: str, schema: StructType, mark: 
         until_definite(partial(check_own_password, client, options, log, listed), time.monotonic() + UPDATE_TIMEOUT_S)
         if listed.live_segments and not options.take_over:
             live = [segment.ledger_id for segment in listed.live_segments]
-            raise LogTakenOverError(
+            raise LogWriterAliveError(
                 f"log {log!r} has an exclusive writer ({writer_told(client, live)}; live ledger {live[-1]}); stop it, or fence it with "
                 '.option("takeOver", "true"); of one that died close the segment: bk log release',
                 log=log,

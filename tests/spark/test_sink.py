@@ -286,7 +286,7 @@ def test_take_over(sinks: Sinks, log: str) -> None:
     frame = sinks.spark.createDataFrame([("two",)], "value string")
     with LogWriter.open(sinks.client, log) as exclusive:
         exclusive.append(b"one")
-        with pytest.raises(PySparkException, match="BK-LOG-TAKEN-OVER.*takeOver"):
+        with pytest.raises(PySparkException, match="BK-LOG-WRITER-ALIVE.*takeOver"):
             sinks.write(frame, log=log)
         sinks.write(frame, log=log, takeOver="true")
     assert read_ledger_list(sinks.client, log).total_rows == 2

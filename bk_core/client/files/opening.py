@@ -28,6 +28,7 @@ from bk_core.errors import (
     FileStoreTakenOverError,
     LogDataLossError,
     LogTakenOverError,
+    LogWriterAliveError,
     NoSuchLogError,
     NotEnoughBookiesError,
     ReadError,
@@ -93,7 +94,7 @@ def open_log(
         raise wrong_password(error, name, password).nothing_done() from error
     except LogDataLossError as error:
         raise changes_lost(name, error).nothing_done() from error
-    except LogTakenOverError as error:
+    except (LogTakenOverError, LogWriterAliveError) as error:
         raise _has_an_owner(client, name, log, take_over) from error
     try:
         deadline = time.monotonic() + timeout_s

@@ -161,8 +161,8 @@ class Log(StaysHere):
         A ledger is full at ``roll_max_bytes``, ``roll_max_entries`` or ``roll_max_time`` (a timedelta or seconds), and the next one is
         begun. Appends wait while ``outstanding_bytes_max`` bytes are not acknowledged.
 
-        Raises LogWriterAliveError where another writer may live, on this host or on one that cannot be seen from here; LogTakenOverError
-        where another writer came a moment ago; and what ``LogWriter.open`` raises.
+        Raises LogWriterAliveError where another writer may live, on this host or on one that cannot be seen from here, or came
+        a moment ago; and what ``LogWriter.open`` raises.
 
         >>> with log.writer() as writer:
         ...     writer.append(b"hello")

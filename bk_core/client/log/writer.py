@@ -117,7 +117,7 @@ class LogWriter(Leadership):
         ``still_leading`` asks an election, between two rounds of a take-over that others keep winning; safety never depends on it.
         ``attempts`` is how many rounds there are.
 
-        Raises, before anything is fenced, LogTakenOverError with ``take_over=False`` where somebody writes the log or died writing it,
+        Raises, before anything is fenced, LogWriterAliveError with ``take_over=False`` where somebody writes the log or died writing it,
         except in the ledgers ``gone``, whose writers the caller found to be certainly gone (``live_writers``); LogOfQueriesError without
         ``take_over_queries`` where queries of Spark write it, whose commits this writer ends; LogFormatError without ``arrow_entries``
         where entries are Arrow record batches: every payload then has to be one of the log's columns, with one row; InvalidArgumentError

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from bk_core.errors import LogFormatError, LogOfQueriesError, LogTakenOverError
+from bk_core.errors import LogFormatError, LogOfQueriesError, LogWriterAliveError
 from bk_core.protocol.log.ledger_list import ONE_SHOT, LedgerList
 
 _NAMED = 3
@@ -38,13 +38,13 @@ def queries_of(listed: LedgerList, writing: Collection[str]) -> tuple[str, ...]:
 
 
 def check_exclusive(
-    name: str, listed: LedgerList, writing: Collection[str], insisted: Insisted, live: Collection[int], writer: str
+    name: str, listed: LedgerList, writing: Collection[str], insisted: Insisted, live: Collection[int], writer: str, alive: bool = False
 ) -> None:
-    """Raise LogOfQueriesError for a log of queries, LogFormatError for one of Arrow entries, and LogTakenOverError for one with a writer,
-    unless insisted (GRD-1).
+    """Raise LogOfQueriesError for a log of queries, LogFormatError for one of Arrow entries, and LogWriterAliveError for one with a
+    writer, unless insisted (GRD-1).
 
     ``writing``: query ids of intents whose writers are not known to be gone. ``live``: live ledgers of others that
-    are not ``gone``. ``writer``: a name of their writer.
+    are not ``gone``. ``writer``: a name of their writer. ``alive``: it is seen running.
     """
     if listed.properties.entry_format == "arrow" and not insisted.arrow_entries:
         raise LogFormatError(
@@ -62,6 +62,5 @@ def check_exclusive(
         )
     if live and not insisted.take_over:
         ledgers = ", ".join(map(str, sorted(live)))
-        raise LogTakenOverError(
-            f"log {name!r} has a writer, or one that died ({writer}; ledger {ledgers}); take_over=True (--take-over) fences it", log=name
-        )
+        has = "is being written" if alive else "has a writer, or one that died"
+        raise LogWriterAliveError(f"log {name!r} {has} ({writer}; ledger {ledgers}); take_over=True (--take-over) fences it", log=name)

@@ -199,7 +199,7 @@ def test_a_writer_that_comes_in_between_is_not_fenced(
             return verdicts
 
         monkeypatch.setattr(log_module, "live_writers", later)
-        with pytest.raises(LogTakenOverError, match="take_over=True"):
+        with pytest.raises(LogWriterAliveError, match="take_over=True"):
             log.writer()
         (other,) = others
         other.append(b"still")

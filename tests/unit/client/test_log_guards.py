@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -25,7 +24,7 @@ from bk_core.errors import (
     LogFormatError,
     LogHistoryError,
     LogOfQueriesError,
-    LogTakenOverError,
+    LogWriterAliveError,
     MetadataUnavailableError,
     WrongPasswordError,
 )
@@ -132,7 +131,8 @@ def test_a_writer_is_fenced_only_if_that_is_wanted(client: bk_core.BookKeeper) -
     """GRD-1, GRD-3: and the refusal says who it is."""
     with LogWriter.open(client, "a") as writer:
         with pytest.raises(
-            LogTakenOverError, match=rf"process {os.getpid()} on host {socket.gethostname()}, since 20.* ledger {writer.ledger_id}"
+            LogWriterAliveError,
+            match=rf"'a' is being written .*process {os.getpid()} on host .*, since 20.* ledger {writer.ledger_id}",
         ):
             LogWriter.open(client, "a", take_over=False)
         writer.append(b"still mine")

@@ -21,6 +21,7 @@ from bk_core.errors import (
     LogOfQueriesError,
     LogSchemaError,
     LogTakenOverError,
+    LogWriterAliveError,
     NoSuchLogError,
 )
 from bk_core.protocol.ledger.metadata import LedgerState
@@ -408,7 +409,7 @@ def test_take_over_fences_an_exclusive_writer(world: Any, overwrite: bool) -> No
     create_log(world.client, "a", LogProperties(entry_format="raw"))
     with LogWriter.open(world.client, "a") as exclusive:
         exclusive.append(b"one")
-        with pytest.raises(LogTakenOverError, match="takeOver"):
+        with pytest.raises(LogWriterAliveError, match="takeOver"):
             world.writer("value string", log="a", overwrite=overwrite)
         world.write(schema="value string", log="a", takeOver="true")
         exclusive.append(b"two")  # a batch without rows stops nobody
