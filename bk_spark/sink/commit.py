@@ -113,7 +113,8 @@ class _LogCommit:
         if self._replayed is Standing.SAME:
             _log.info("BK-SINK-REPLAY the batch was committed before; nothing is published again", extra={"context": facts})
         elif self._replayed is not None:
-            _log.warning("BK-SINK-REPLAY %s", self._order.told_of_replay(self._listed), extra={"context": facts})
+            told = self._order.told_of_replay(self._listed)
+            _log.warning("BK-SINK-REPLAY %s; option failOnDifferentReplay=true makes this an error", told, extra={"context": facts})
         else:
             _log.info("BK-SINK-COMMIT published %d rows", facts["rows"], extra={"context": facts})
 

@@ -125,6 +125,7 @@ def test_a_replay_that_differs_is_told_with_both_counts(world: Any, caplog: pyte
     run(world, 0, [1], log="a")
     (told,) = warnings(caplog)
     assert "batch 0 of query q comes again with 1 rows" in told and f"log 'a' has it with 3 rows ({mark.bytes} bytes)" in told
+    assert told.endswith("; option failOnDifferentReplay=true makes this an error")
     assert world.rows("a") == [1, 2, 3]
 
 
