@@ -44,7 +44,8 @@ class Check:
         if value is None and self.optional:
             return
         if not self.fits(value):
-            raise ArgumentTypeError(f"{name} must be {self._wanted()}, not {self._shown(value)}")
+            hint = "; encode it: b'...', or .encode() of a text" if self.secret and isinstance(value, str) else ""
+            raise ArgumentTypeError(f"{name} must be {self._wanted()}, not {self._shown(value)}{hint}")
         value = value if self.low is self.above is self.high is None or isinstance(value, int | float) else operator.index(value)
         too_low = (self.low is not None and value < self.low) or (self.above is not None and not value > self.above)
         if too_low or (self.high is not None and value > self.high):

@@ -18,6 +18,7 @@ from rich.text import Text
 from bk_core.cli.terminal import inner, safe_json
 from bk_core.display.table import Table
 from bk_core.display.words import cell, safe
+from bk_core.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
@@ -55,7 +56,11 @@ def access_options(command: _Command) -> _Command:
 def connected(uri: str, protocol: str) -> Iterator[BookKeeper]:
     from bk_core.client import connect
 
-    with connect(uri, protocol="v3" if protocol == "v3" else "v2") as client:
+    try:
+        client = connect(uri, protocol="v3" if protocol == "v3" else "v2")
+    except InvalidArgumentError as error:
+        raise click.BadParameter(str(error), param_hint="--uri") from error
+    with client:
         yield client
 
 

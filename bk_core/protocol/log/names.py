@@ -29,7 +29,8 @@ def check_not_of_files(log: str, insisted: bool) -> None:
     name = store_of(log) if isinstance(log, str) else None
     if name is not None and not insisted:
         message = (
-            f"log {log!r} holds the changes of file store {name!r}. Only the owner of the store, FileStore.open(client, {name!r}), writes "
+            f"names that begin with {FILES_PREFIX} are reserved: log {log!r} holds the changes of file store {name!r}. "
+            f"Only the owner of the store, FileStore.open(client, {name!r}), writes "
             "and trims it: entries of others would make the store unreadable. To delete the store with its files, call "
             f"bk_core.delete_file_store(client, {name!r}) or run bk checkpoint rm {name}"
         )

@@ -208,6 +208,17 @@ def test_a_directory_that_cannot_be_made_is_told_with_its_reason(tmp_path: Path,
     assert f"error: [BK-ARGUMENT] no local cluster can be kept in {inside}: " in capsys.readouterr().err
 
 
+def test_an_address_that_is_none_is_a_wrong_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["log", "ls", "--uri", "foo"]) == 2
+    told = capsys.readouterr().err
+    assert "Invalid value for --uri: " in told and "foo" in told
+
+
+def test_a_name_of_a_file_store_s_log_is_reserved(client: BookKeeper) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"names that begin with files\. are reserved: log 'files\.x' holds"):
+        create_log(client, "files.x")
+
+
 def test_a_trim_beyond_the_end_is_refused(client: BookKeeper, capsys: pytest.CaptureFixture[str]) -> None:
     """It would drop everything, of a log with another number of segments than was meant."""
     create_log(client, "a")

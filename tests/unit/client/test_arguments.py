@@ -211,7 +211,7 @@ def test_a_wrong_kind_is_a_type_error_too(tree: Tree) -> None:
 
 def test_a_secret_is_never_shown(tree: Tree) -> None:
     open_ledger: Any = tree.client.open_ledger
-    with pytest.raises(ArgumentTypeError, match="password must be bytes, not of type str") as caught:
+    with pytest.raises(ArgumentTypeError, match=r"password must be bytes, not of type str; encode it: b'...'") as caught:
         open_ledger(0, password="hunter2")
     assert "hunter2" not in str(caught.value)
 
