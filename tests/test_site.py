@@ -176,6 +176,9 @@ def test_every_command_is_there_with_its_options(site: Site) -> None:
     text = " ".join(site.pages["reference/cli.html"].text.split())
     commands = list(reference.all_commands())
     assert len(commands) > 40
+    for name, command in commands:  # single ones stand below their own group
+        before = [group for group, one in commands[: commands.index((name, command))] if isinstance(one, click.Group)]
+        assert isinstance(command, click.Group) or before[-1] == name.rpartition(" ")[0]
     for name, command in commands:
         assert name in text
         for parameter in command.params:

@@ -370,10 +370,11 @@ def _error(cls: type[errors.BkError]) -> str:
 
 
 def all_commands(group: click.Command = cli, name: str = "bk") -> Iterator[tuple[str, click.Command]]:
-    """Yield (full name, command) of the command line, groups before their members."""
+    """Yield (full name, command) of the command line, groups before their members. Single commands of a group come before the groups in
+    it: a page shows each below the group that was named last."""
     yield name, group
     if isinstance(group, click.Group):
-        for word in sorted(group.commands):
+        for word in sorted(group.commands, key=lambda word: (isinstance(group.commands[word], click.Group), word)):
             yield from all_commands(group.commands[word], f"{name} {word}")
 
 
