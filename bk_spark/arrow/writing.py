@@ -120,6 +120,9 @@ def _rows_of(data: object) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     first = next(batches, None)
     if first is None:
         raise ArgumentTypeError("data has no batch, so that nobody knows its columns: give an empty table instead")
+    if isinstance(first, dict):
+        told = _no_rows(data).args[0]
+        raise ArgumentTypeError(f"{told} of dictionaries; pyarrow.Table.from_pylist(data) makes a table of such a list")
     whole = map(_batch, chain([first], batches))
     begin = next(whole)
     return begin.schema, chain([begin], whole)

@@ -330,6 +330,11 @@ def test_what_has_no_rows_is_refused(client: Client, what: Any) -> None:
         log.write(what)
 
 
+def test_rows_as_dictionaries_are_told_how_to_become_a_table(client: Client) -> None:
+    with pytest.raises(ArgumentTypeError, match=r"not of type list of dictionaries; pyarrow\.Table\.from_pylist\(data\) makes"):
+        client.create_log("t").write([{"id": 1}])
+
+
 @pytest.mark.parametrize("what", [pa.array([1]), pa.chunked_array([[1]])], ids=["array", "chunked"])
 def test_values_of_one_column_are_no_rows(client: Client, what: Any) -> None:
     with pytest.raises(ArgumentTypeError, match="data must be a table, record batches"):
