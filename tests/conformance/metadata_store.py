@@ -90,9 +90,9 @@ def _check_ledgers(one: MetadataStore, two: MetadataStore) -> None:
     read = two.read_ledger(7)
     assert (read.data, read.version) == (b"metadata 7", 0)
     assert read.created_ms is not None and abs(read.created_ms - time.time() * 1000) < 3_600_000
-    together = two.read_ledgers([12345, 3, 7])  # in the order that was asked for, with none for one that is not there
-    assert [one and one.data for one in together] == [b"metadata 12345", None, b"metadata 7"] and together[2] == read
-    assert two.read_ledgers([]) == []
+    together = dict(two.read_ledgers([12345, 3, 7]))  # in the order that was asked for, with none for one that is not there
+    assert [one and one.data for one in together.values()] == [b"metadata 12345", None, b"metadata 7"] and together[7] == read
+    assert list(two.read_ledgers([])) == []
     with pytest.raises(NodeExistsError):
         two.create_ledger(7, b"other")
     version = two.write_ledger(7, b"second", read.version)
@@ -302,6 +302,6 @@ def _check_closed(open_store: OpenStore) -> None:
     with pytest.raises(ClientClosedError):
         store.read_ledger(1)
     with pytest.raises(ClientClosedError):
-        store.read_ledgers([1])
+        list(store.read_ledgers([1]))
     with pytest.raises(ClientClosedError):
         store.bookies()
