@@ -14,7 +14,7 @@ import pytest
 
 import bk_core
 from bk_core.bookie.local_cluster import LocalCluster
-from bk_core.errors import ForkedClientError, LedgerFencedError
+from bk_core.errors import ForkedClientError, LedgerFencedError, NotEnoughBookiesError
 from bk_core.metrics.snapshot import Metrics
 from tests.integration.patience import PATIENT
 
@@ -33,6 +33,19 @@ def eventually(bk: bk_core.BookKeeper, holds: Callable[[Metrics], bool]) -> Metr
         assert time.monotonic() < deadline, metrics.to_dict()
         time.sleep(0.05)
     return metrics
+
+
+def warmed(cluster: LocalCluster) -> None:
+    """Have every bookie take an entry: the first one makes a JVM load half of its classes, which on a busy machine is a timeout."""
+    size, deadline = len(cluster.bookie_ids), time.monotonic() + 120
+    with client(cluster) as bk:
+        while True:
+            try:
+                with bk.create_ledger(ensemble_size=size, write_quorum_size=size, ack_quorum_size=size) as ledger:
+                    ledger.append(b"warm")
+                return
+            except NotEnoughBookiesError:
+                assert time.monotonic() < deadline
 
 
 @pytest.mark.parametrize("protocol", ["v2", "v3"])
@@ -70,21 +83,23 @@ def test_adds_and_reads_are_counted_one_by_one(cluster: LocalCluster, protocol: 
 
 
 def test_a_killed_bookie_is_one_ensemble_change(cluster: LocalCluster) -> None:
-    spare = cluster.add_bookie() if len(cluster.bookie_ids) < 4 else None
+    if len(cluster.bookie_ids) < 4:
+        cluster.add_bookie()
+    warmed(cluster)
     with client(cluster) as bk, bk.create_ledger() as ledger:
         ledger.append(b"before")
         eventually(bk, lambda now: now[f"{C}pending_add"] == 0)
         killed = ledger.metadata.last_fragment.ensemble[0]
+        connections = bk.metrics().value(f"{C}bookie_connections", bookie=killed)  # one, or two if the LAC was told over another one
         cluster.kill(cluster.bookie_ids.index(killed))
         for number in range(50):
             ledger.append(b"%d" % number)
         metrics = eventually(bk, lambda now: now[f"{C}ensemble_change_total"] == 1 and now[f"{C}pending_add"] == 0)
         assert metrics.value(f"{C}bookie_replaced_total", bookie=killed) == 1 == metrics[f"{C}bookie_replaced_total"]
-        assert metrics.value(f"{C}bookie_connection_lost_total", bookie=killed) == 1
+        assert metrics.value(f"{C}bookie_connection_lost_total", bookie=killed) == connections >= 1
         assert metrics.value(f"{C}bookie_connections", bookie=killed) == 0
         assert metrics[f"{C}add_entry_total"] == metrics[f"{C}add_entry_seconds"].count == 51
     assert bk.metrics()[f"{C}ensemble_change_total"] == 1  # closing the ledger is none
-    assert spare is None or cluster.is_running(spare)
 
 
 def test_a_fence_is_one_for_him_who_fences_and_one_for_him_who_is_fenced(cluster: LocalCluster) -> None:
