@@ -483,6 +483,13 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "tests/unit/files/test_machine.py::test_fs_21_times_do_not_go_back_with_the_clock",
     ),
     UnitMutation(
+        "FS-22",
+        "bk_core.client.files.works",
+        "self._confirm()",
+        "pass",
+        "tests/unit/client/file_store/test_deleted.py::test_fs_22_a_view_sees_the_change_that_let_go_of_a_ledger_before_that_is_deleted",
+    ),
+    UnitMutation(
         "FS-17",
         "bk_core.client.files.view",
         " and not self._is_trimmed",
