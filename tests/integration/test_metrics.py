@@ -65,7 +65,7 @@ def test_adds_and_reads_are_counted_one_by_one(cluster: LocalCluster, protocol: 
             assert since[f"{C}add_entry_seconds"].count == 1000
             assert since[f"{C}add_entry_failed_total"] == since[f"{C}ensemble_change_total"] == since[f"{C}fence_total"] == 0
             assert metrics[f"{C}pending_add_bytes"] == metrics[f"{C}add_waiting"] == 0
-            for bookie in cluster.bookie_ids:
+            for bookie in ledger.metadata.last_fragment.ensemble:  # the cluster is shared, and may have more
                 assert since.value(f"{C}bookie_add_seconds", bookie=bookie).count == 1000
                 assert metrics.value(f"{C}bookie_connections", bookie=bookie) >= 1
                 assert since.value(f"{C}bookie_sent_bytes_total", bookie=bookie) > 1000 * 50
