@@ -27,6 +27,7 @@ LOGGERS: Mapping[str, str] = MappingProxyType(
         "bk_core.client": "the client: bookies that come and go, quarantine, ensembles, writers, leaders",
         "bk_core.client.files": "file stores, and what owns them",
         "bk_core.client.log": "lists and history of logs, and what is cleaned up",
+        "bk_core.exit_hook": "what fails while clients are closed at the end of the process",
         "bk_core.kernels": "the C kernels, where they cannot be loaded",
         "bk_core.metadata": "ZooKeeper: sessions, watches, racks; one name for each module below it",
         "bk_core.metadata.kazoo": "the records of kazoo itself: errors, and at DEBUG all",

@@ -150,11 +150,12 @@ class PageServer(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Take a connection in. Where there are too many, one goes that has not shown the token; if all have, the new one."""
         with self._lock:
-            victim = None
+            victim: Any = None
             if len(self._connections) >= self._most:
                 strangers = [one for one in self._connections.values() if not one.is_known]
                 victim = min(strangers, key=lambda one: one.since_s).socket if strangers else request
             if victim is not request:
+                self._connections.pop(victim, None)  # now, so that the next one does not choose it again
                 self._connections[request] = _Connection(request)
         if victim is not None:
             _end(victim)

@@ -161,6 +161,7 @@ def test_check_finds_a_replica_that_was_never_written(bookies: LocalCluster, cap
     with bk_core.connect(bookies.uri, limits=PATIENT) as bk:
         ledger = bk.create_ledger(password=b"pw")
         ledger.append(payload(0))
+        until(lambda: not bk.metrics()["bookkeeper_client_pending_add"], "the third bookie has it, too")
         frozen = bookies.bookie_ids.index(ledger.metadata.fragments[0].ensemble[1])
         pid = bookies.pid(frozen)
         assert pid is not None

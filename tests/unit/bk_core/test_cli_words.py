@@ -305,5 +305,5 @@ def test_the_option_beats_the_variable(
     monkeypatch.setenv(output.URI_VARIABLE, "nothing that can be")
     assert cli.run(["ledger", "ls", "--uri", f"memory://{tmp_path.name}"]) == 0
     capsys.readouterr()
-    assert cli.run(["ledger", "ls"]) == 1
+    assert cli.run(["ledger", "ls"]) == 2
     assert "'nothing that can be' is not the URI of a metadata store" in capsys.readouterr().err
