@@ -247,7 +247,7 @@ def test_an_error_of_an_outage_names_the_bookies_that_do_not_answer(tmp_path: Pa
         keeper.initialize_cluster()
         bookies = [stack.enter_context(closing(EmbeddedBookie(tmp_path / str(n), "127.0.0.1", 0, keeper).start())) for n in range(3)]
         stack.callback(go_on.set)
-        limits = Limits(add_timeout_ns=100_000_000, read_timeout_ns=100_000_000)
+        limits = Limits(add_timeout_ns=500_000_000, read_timeout_ns=500_000_000)
         client = stack.enter_context(bk_core.connect(metadata, operation_timeout_s=3, limits=limits))
         store = FileStore.open(client, "a")
         stack.callback(store.abandon)
