@@ -124,7 +124,7 @@ def compared(trees: Sequence[Path], uri: str, scene: tuple[str, int, int, int], 
 
 
 COUNTING = ((Histogram, "observe"), (Marks, "sent"), (Marks, "answered"), (Marks, "clear"), (Appending, "_count_answered"))
-"""What is called on the way of an add, and of its answer, for metrics alone."""
+"""The calls that metrics add to the way of an add and of its answer."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What a client and its bookies count is exact: the work is known, so its numbers are. On embedded and Apache's bookies, both kernels."""
+"""Clients and bookies count exactly: the work is known, so its numbers are. On embedded and Apache's bookies, both kernels."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def client(cluster: LocalCluster, **settings: Any) -> bk_core.BookKeeper:
 
 
 def eventually(bk: bk_core.BookKeeper, holds: Callable[[Metrics], bool]) -> Metrics:
-    """What a third bookie answers may come after the acknowledgement."""
+    """Wait for metrics that hold: the answer of a third bookie may come after the acknowledgement."""
     deadline = time.monotonic() + 60
     while not holds(metrics := bk.metrics()):
         assert time.monotonic() < deadline, metrics.to_dict()

@@ -1,4 +1,4 @@
-"""What Spark lets a Python source tell: counts of a listener from progress, lines of tasks, and accumulators."""
+"""Spark lets a Python source tell counts: by a listener of progress, lines of tasks, and accumulators."""
 
 from __future__ import annotations
 

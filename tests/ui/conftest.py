@@ -54,7 +54,7 @@ class Got:
 
     @property
     def text(self) -> str:
-        """What somebody reads of the page: without tags, and with escapes resolved."""
+        """Return the text of the page as somebody reads it, without tags and with escapes resolved."""
         return " ".join(unescape(re.sub(r"<[^>]*>", " ", self.body)).split())
 
 

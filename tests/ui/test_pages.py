@@ -22,7 +22,7 @@ TAGS = {
 
 
 class Parsed(HTMLParser):
-    """What a browser would make of a page; a fault is an element that is none of ours, is not closed, or has a script in it."""
+    """A page as a browser reads it. A fault is an element that is none of ours, is not closed, or has a script in it."""
 
     def __init__(self, body: str) -> None:
         super().__init__()
