@@ -85,18 +85,22 @@ lint: setup
 	@$(SAY) "clang-format"; $(BIN)/clang-format --dry-run -Werror $(C_CODE)
 
 SERVER_LANE := tests/conformance tests/integration tests/soak
+SPARK_LANE  := tests/faults tests/spark tests/spark_soak tests/ui tests/wheel
 
 ## lint and all tests; what `make` alone does. PYTEST_ARGS="tests/unit -x" runs just that
-# Two lanes side by side: servers and Spark spend half of their time waiting. With PYTEST_ARGS there is one.
+# Three lanes side by side: each of them waits half of its time. With PYTEST_ARGS there is one.
 test: setup lint
 ifdef PYTEST_ARGS
 	@$(SAY) "tests"
 	@$(ENV) $(BIN)/pytest -q $(PYTEST_ARGS)
 else
-	@$(SAY) "tests"
-	@$(ENV) $(BIN)/pytest -q $(SERVER_LANE) > .cache/server-lane.log 2>&1 & lane=$$!; trap "kill $$lane 2>/dev/null || true" INT TERM; \
-	$(ENV) status=0; $(BIN)/pytest -q tests $(addprefix --ignore=,$(SERVER_LANE)) || status=1; \
-	$(SAY) "tests with servers"; wait $$lane || status=1; cat .cache/server-lane.log; exit $$status
+	@$(SAY) "tests: the lane of units is shown, those with servers and with Spark follow"
+	@$(ENV) status=0; lanes=(); trap 'kill "$${lanes[@]}" 2>/dev/null || true' INT TERM; \
+	$(BIN)/pytest -q $(SERVER_LANE) > .cache/servers-lane.log 2>&1 & lanes+=($$!); \
+	$(BIN)/pytest -q $(SPARK_LANE) > .cache/spark-lane.log 2>&1 & lanes+=($$!); \
+	$(BIN)/pytest -q tests $(addprefix --ignore=,$(SERVER_LANE) $(SPARK_LANE)) || status=1; \
+	$(SAY) "tests with Spark";   wait "$${lanes[1]}" || status=1; cat .cache/spark-lane.log; \
+	$(SAY) "tests with servers"; wait "$${lanes[0]}" || status=1; cat .cache/servers-lane.log; exit $$status
 endif
 
 ## the simulated cluster over many seeds; every rare state must have been met. SEEDS, FROM, JOBS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +30,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it to what it starts in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     wanted = os.environ.get("BK_CORE_KERNELS")
     if wanted and wanted != kernels.IMPLEMENTATION:
         raise pytest.UsageError(f"BK_CORE_KERNELS={wanted}, but the kernels in use are {kernels.IMPLEMENTATION}: make setup")
