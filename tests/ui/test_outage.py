@@ -19,23 +19,36 @@ import bk_core
 from bk_core.bookie.local_cluster import LocalCluster, local_cluster
 from bk_core.bookie.zookeeper_process import ZooKeeperProcess
 from bk_core.client import BookKeeper
+from bk_core.errors import BkError
+from tests.integration.patience import until
 from tests.ui.conftest import need_java, served
 
 SILENT = "The cluster has not answered since"
 PATIENCE_S = 60
 
 
-@pytest.fixture
-def zookeeper(tmp_path: Path) -> Iterator[ZooKeeperProcess]:
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
     need_java()
-    with ZooKeeperProcess(tmp_path / "zookeeper") as server:
+    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as server:
         yield server
 
 
-@pytest.fixture
-def cluster(zookeeper: ZooKeeperProcess, tmp_path: Path) -> Iterator[LocalCluster]:
-    with local_cluster(4, tmp_path / "cluster", zookeeper=zookeeper.connect_string) as found:
+@pytest.fixture(scope="module")
+def shared(zookeeper: ZooKeeperProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with local_cluster(4, tmp_path_factory.mktemp("cluster"), zookeeper=zookeeper.connect_string) as found:
         yield found
+
+
+@pytest.fixture
+def cluster(shared: LocalCluster) -> LocalCluster:
+    """The module's cluster with all bookies up, whatever the test before has done."""
+    for index in range(len(shared.bookie_ids)):
+        if not shared.is_running(index):
+            shared.restart(index)
+    with bk_core.connect(shared.uri) as client:
+        until(lambda: len(client.bookies().writable) == len(shared.bookie_ids), "a bookie is not registered")
+    return shared
 
 
 @contextmanager
@@ -86,10 +99,15 @@ def test_what_happens_is_told(cluster: LocalCluster) -> None:
         visitor.until("/events?kind=bookie", lambda got: f"bookie {gone} is down" in got.text)
         overview = visitor.until("/", lambda got: "1 bookie is down" in got.text)
         assert f"{gone} down" in overview.text
+        others = [cluster.bookie_ids.index(one) for one in writer.ledger_metadata(ledger.ledger_id).last_fragment.ensemble[:2]]
+        for index in others:  # a recovery goes no further than to say that it has begun
+            cluster.kill(index)
+        with pytest.raises(BkError):
+            writer.recover_ledger(ledger.ledger_id)
+        visitor.until("/events?kind=recovery", lambda got: f"ledger {ledger.ledger_id} is fenced and being recovered" in got.text)
+        for index in others:
+            cluster.restart(index)
         writer.recover_ledger(ledger.ledger_id).close()
-        recovered = visitor.until(
-            "/events?kind=recovery", lambda got: f"ledger {ledger.ledger_id} is fenced and being recovered" in got.text
-        )
         recovered = visitor.until("/events?kind=recovery", lambda got: f"{ledger.ledger_id} was closed at entry 1" in got.text)
         assert "after its recovery" in recovered.text
         writer.delete_ledger(closed)
