@@ -13,7 +13,7 @@ from bk_core.ui.layout import Page, World, bookie_link, log_link, no_such, rende
 from bk_core.ui.markup import empty, joined, section, tag
 from bk_core.ui.pages import happened, ledger, ledgers, logs, looked, overview, queries
 from bk_core.ui.server import Asked, Reply
-from bk_core.ui.watching import Watcher
+from bk_core.ui.watching import LOOK_S, Watcher
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
@@ -23,10 +23,10 @@ STATIC = {"ui.css": "text/css; charset=utf-8", "ui.js": "text/javascript; charse
 
 
 class Site:
-    """The pages of the cluster of ``client``. It looks at the cluster from ``start`` until ``close``."""
+    """The pages of the cluster of ``client``. It looks at the cluster every ``look_s`` seconds from ``start`` until ``close``."""
 
-    def __init__(self, client: BookKeeper, password: bytes = b"") -> None:
-        watcher = Watcher(client)
+    def __init__(self, client: BookKeeper, password: bytes = b"", *, look_s: float = LOOK_S) -> None:
+        watcher = Watcher(client, look_s=look_s)
         answers = Answers(lambda: None if watcher.health.answers else watcher.health.problem or "the cluster does not answer")
         self.world = World(client, watcher, answers, password)
 

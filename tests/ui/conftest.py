@@ -27,6 +27,7 @@ from bk_core.errors import BookieUnavailableError
 from bk_core.ui.guard import Token
 from bk_core.ui.server import PageServer
 from bk_core.ui.site import Site
+from bk_core.ui.watching import LOOK_S
 from tests.ui.browser import NAMES, find_browser
 
 collect_ignore = [] if find_browser() else ["test_browser.py"]
@@ -95,9 +96,9 @@ class Visitor:
 
 
 @contextmanager
-def served(client: BookKeeper, password: bytes = b"") -> Iterator[tuple[Site, Visitor]]:
+def served(client: BookKeeper, password: bytes = b"", *, look_s: float = LOOK_S) -> Iterator[tuple[Site, Visitor]]:
     """Serve the page of a client's cluster meanwhile."""
-    site = Site(client, password)
+    site = Site(client, password, look_s=look_s)
     server = PageServer("127.0.0.1", 0, Token(), site.answer)
     site.start()
     server.start()

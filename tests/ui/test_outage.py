@@ -20,11 +20,14 @@ from bk_core.bookie.local_cluster import LocalCluster, local_cluster
 from bk_core.bookie.zookeeper_process import ZooKeeperProcess
 from bk_core.client import BookKeeper
 from bk_core.errors import BkError
+from bk_core.protocol.limits import Limits
 from tests.integration.patience import until
 from tests.ui.conftest import need_java, served
 
 SILENT = "The cluster has not answered since"
 PATIENCE_S = 60
+SOON_S = 0.2  # between two looks of the page
+IMPATIENT = Limits(unreachable_ns=0, recovery_retries_max=0)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +86,7 @@ def written(client: BookKeeper) -> int:
 
 @pytest.mark.slow
 def test_what_happens_is_told(cluster: LocalCluster) -> None:
-    with bk_core.connect(cluster.uri) as writer, bk_core.connect(cluster.uri) as client, served(client) as (_, visitor):
+    with bk_core.connect(cluster.uri) as writer, bk_core.connect(cluster.uri) as client, served(client, look_s=SOON_S) as (_, visitor):
         visitor.until("/", lambda got: "4 writable" in got.text and "0 since this page began" in got.text)
         closed = written(writer)
         visitor.until(
@@ -101,9 +104,9 @@ def test_what_happens_is_told(cluster: LocalCluster) -> None:
         assert f"{gone} down" in overview.text
         others = [cluster.bookie_ids.index(one) for one in writer.ledger_metadata(ledger.ledger_id).last_fragment.ensemble[:2]]
         for index in others:  # a recovery goes no further than to say that it has begun
-            cluster.kill(index)
-        with pytest.raises(BkError):
-            writer.recover_ledger(ledger.ledger_id)
+            cluster.stop_bookie(index)
+        with bk_core.connect(cluster.uri, limits=IMPATIENT) as recoverer, pytest.raises(BkError):
+            recoverer.recover_ledger(ledger.ledger_id)
         visitor.until("/events?kind=recovery", lambda got: f"ledger {ledger.ledger_id} is fenced and being recovered" in got.text)
         for index in others:
             cluster.restart(index)
@@ -121,24 +124,9 @@ def test_what_happens_is_told(cluster: LocalCluster) -> None:
         visitor.until("/events?kind=log", lambda got: "log news: " in got.text and "more" in got.text)
 
 
-def test_a_bookie_that_does_not_answer_shows_in_the_replicas(cluster: LocalCluster) -> None:
-    with bk_core.connect(cluster.uri) as writer, bk_core.connect(cluster.uri) as client, served(client) as (_, visitor):
-        ledger_id = written(writer)
-        gone = writer.ledger_metadata(ledger_id).fragments[0].ensemble[0]
-        cluster.kill(cluster.bookie_ids.index(gone))
-        got = visitor.until(f"/ledgers/{ledger_id}", lambda got: 'class="dot silent" title="' in got.body)
-        assert got.body.count('class="dot silent" title="') == got.body.count('class="dot ok" title="') / 2 == 10
-        assert f"{gone} : unavailable, 10 of these entries" in got.text or f"{gone} : timeout, 10 of these entries" in got.text
-        assert "entry 9" in got.text  # another replica has it
-        xray = visitor.until(f"/ledgers/{ledger_id}/xray", lambda got: "in need of repair" in got.text)
-        assert "10 in need of repair" in xray.text
-        doctor = visitor.until("/doctor", lambda got: "data-pending" not in got.body)
-        assert gone in doctor.text and ("bookie-down" in doctor.text or "bookie-unreachable" in doctor.text)
-
-
 @pytest.mark.slow
 def test_a_cluster_that_dies_and_comes_back(cluster: LocalCluster, zookeeper: ZooKeeperProcess) -> None:
-    with bk_core.connect(cluster.uri) as writer, bk_core.connect(cluster.uri) as client, served(client) as (site, visitor):
+    with bk_core.connect(cluster.uri) as writer, bk_core.connect(cluster.uri) as client, served(client, look_s=SOON_S) as (site, visitor):
         ledger_id = written(writer)
         other = written(writer)
         writer.create_log("events")
@@ -172,6 +160,21 @@ def test_a_cluster_that_dies_and_comes_back(cluster: LocalCluster, zookeeper: Zo
         assert site.world.watcher.health.answers
 
 
+def test_a_bookie_that_does_not_answer_shows_in_the_replicas(cluster: LocalCluster) -> None:
+    with bk_core.connect(cluster.uri) as writer, bk_core.connect(cluster.uri) as client, served(client, look_s=SOON_S) as (_, visitor):
+        ledger_id = written(writer)
+        gone = writer.ledger_metadata(ledger_id).fragments[0].ensemble[0]
+        cluster.kill(cluster.bookie_ids.index(gone))
+        got = visitor.until(f"/ledgers/{ledger_id}", lambda got: 'class="dot silent" title="' in got.body)
+        assert got.body.count('class="dot silent" title="') == got.body.count('class="dot ok" title="') / 2 == 10
+        assert f"{gone} : unavailable, 10 of these entries" in got.text or f"{gone} : timeout, 10 of these entries" in got.text
+        assert "entry 9" in got.text  # another replica has it
+        xray = visitor.until(f"/ledgers/{ledger_id}/xray", lambda got: "in need of repair" in got.text)
+        assert "10 in need of repair" in xray.text
+        doctor = visitor.until("/doctor", lambda got: "data-pending" not in got.body)
+        assert gone in doctor.text and ("bookie-down" in doctor.text or "bookie-unreachable" in doctor.text)
+
+
 # --- the command -----------------------------------------------------------------------------------------------------------
 
 
@@ -195,11 +198,11 @@ def page_of(told: dict[str, object]) -> str:
         return text
 
 
-def test_the_command_serves_until_it_is_interrupted(cluster: LocalCluster, zookeeper: ZooKeeperProcess, tmp_path: Path) -> None:
+def test_the_command_serves_until_it_is_interrupted(shared: LocalCluster, zookeeper: ZooKeeperProcess, tmp_path: Path) -> None:
     kept = tmp_path / "token"
     urls = []
     for how in (signal.SIGINT, signal.SIGTERM):
-        process = bk_ui("--json", "--token-file", str(kept), BOOKKEEPER_METADATA_SERVICE_URI=cluster.uri)
+        process = bk_ui("--json", "--token-file", str(kept), BOOKKEEPER_METADATA_SERVICE_URI=shared.uri)
         try:
             assert process.stdout is not None and process.stderr is not None
             told = json.loads(process.stdout.readline())
@@ -214,8 +217,8 @@ def test_the_command_serves_until_it_is_interrupted(cluster: LocalCluster, zooke
     assert urls[0] == urls[1] == kept.read_text().strip()
 
 
-def test_the_command_ends_while_its_cluster_is_silent(cluster: LocalCluster, zookeeper: ZooKeeperProcess) -> None:
-    process = bk_ui("--uri", cluster.uri)
+def test_the_command_ends_while_its_cluster_is_silent(shared: LocalCluster, zookeeper: ZooKeeperProcess) -> None:
+    process = bk_ui("--uri", shared.uri)
     try:
         assert process.stdout is not None and process.stderr is not None
         url = process.stdout.readline().removeprefix("the live page: ").strip()
@@ -230,24 +233,30 @@ def test_the_command_ends_while_its_cluster_is_silent(cluster: LocalCluster, zoo
         process.communicate()
 
 
-def test_the_command_says_what_is_wrong(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_the_command_says_what_is_wrong(shared: LocalCluster, tmp_path: Path) -> None:
     readable = tmp_path / "token"
     readable.write_text("x" * 40)
     readable.chmod(0o644)
-    with bk_core.connect(cluster.uri) as client, served(client) as (_, visitor):
-        for arguments, said in (
+    with bk_core.connect(shared.uri) as client, served(client, look_s=SOON_S) as (_, visitor):
+        cases = (
             (["--port", str(visitor.server.port)], r"error: \[BK-LIVE-PAGE\].*Choose another --port"),
             (["--host", "192.0.2.1"], r"error: \[BK-LIVE-PAGE\].*192\.0\.2\.1"),
             (["--token-file", str(readable)], r"error: \[BK-ARGUMENT\] others may read"),
             (["--token-file", str(tmp_path / "no" / "token")], r"error: \[BK-ARGUMENT\] the token file .* cannot be made"),
-        ):
-            process = bk_ui("--uri", cluster.uri, *arguments)
-            out, err = process.communicate(timeout=PATIENCE_S)
-            assert process.returncode == 1 and out == "" and re.match(said, err), err
+        )
+        processes = [bk_ui("--uri", shared.uri, *arguments) for arguments, _ in cases]  # at once: each takes a second to begin
+        try:
+            for process, (_, said) in zip(processes, cases, strict=True):
+                out, err = process.communicate(timeout=PATIENCE_S)
+                assert process.returncode == 1 and out == "" and re.match(said, err), err
+        finally:
+            for process in processes:
+                process.kill()
+                process.communicate()
 
 
-def test_an_address_beyond_this_machine_is_warned_of(cluster: LocalCluster) -> None:
-    process = bk_ui("--uri", cluster.uri, "--host", "0.0.0.0", "--json")
+def test_an_address_beyond_this_machine_is_warned_of(shared: LocalCluster) -> None:
+    process = bk_ui("--uri", shared.uri, "--host", "0.0.0.0", "--json")
     try:
         assert process.stdout is not None and process.stderr is not None
         told = json.loads(process.stdout.readline())
