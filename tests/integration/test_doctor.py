@@ -51,21 +51,31 @@ def ledger_on_all(client: bk_core.BookKeeper) -> int:
     return int(ledger.ledger_id)
 
 
+MARKED = ("marked", "marked-unattended")
+
+
+def unmarked(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The findings without the marks of Apache's auditor, which may be as fast as a test, and stay longer than what they are about."""
+    return [one for one in found if one["code"] not in MARKED]
+
+
 def test_a_bookie_dies_and_comes_back(cluster: LocalCluster, client: bk_core.BookKeeper, capfd: pytest.CaptureFixture[str]) -> None:
     ledger_id = ledger_on_all(client)
-    assert doctor(cluster, capfd) == []
+    assert unmarked(doctor(cluster, capfd)) == []
     bookie = cluster.bookie_ids[1]
     cluster.kill(1)
-    now = doctor(cluster, capfd)  # its registration stays for a while, and it refuses
+    now = unmarked(doctor(cluster, capfd))  # its registration stays for a while, and it refuses
     assert {one["code"] for one in now} <= {"bookie-unreachable", "under-replicated", "bookie-down"} and all(
         one["bookies"] == [bookie] for one in now
     )
     cluster.wait_unregistered(1)
-    down, short = [one for one in doctor(cluster, capfd) if not one["code"].startswith("marked")]  # Apache's auditor may be as fast
+    down, *short = doctor(cluster, capfd)
     assert (down["code"], down["bookies"]) == ("bookie-down", [bookie])
-    assert (short["code"], short["ledgers"]) == ("under-replicated", [ledger_id])
+    told = {one["code"] for one in short if ledger_id in one["ledgers"]}
+    assert {one["code"] for one in short} <= {"under-replicated", *MARKED}
+    assert told & {"under-replicated", *MARKED} if cluster.kind.startswith("apache") else told == {"under-replicated"}
     cluster.restart(1)
-    assert [one for one in doctor(cluster, capfd) if not one["code"].startswith("marked")] == []
+    assert unmarked(doctor(cluster, capfd)) == []
 
 
 def test_a_bookie_that_stands_still(cluster: LocalCluster, client: bk_core.BookKeeper, capfd: pytest.CaptureFixture[str]) -> None:
