@@ -426,6 +426,15 @@ class StoreOwner(StaysHere):
             self._retries.failed(key, what, error, AGAIN_S, partial(weakly(self._recover_left), [first]))
         self._worker.submit(partial(self._recover_left, rest))
 
+    def _clean_log(self) -> None:
+        """Once, behind the opening. What cannot be cleaned up now is left to the next owner, or to ``gc_file_store``."""
+        if self._stopped or self._closing is not None:
+            return
+        try:
+            self._works.clean_log()
+        except BkError as error:
+            log.info("file store %s: what a former owner may have left beside the log was not cleaned up: %s", self.name, error)
+
     def _finish_data(self, handle: Any, lease: Lease, failed: bool) -> None:
         """Any thread: a data ledger takes no more."""
         self._worker.submit(partial(self._close_data, handle, lease, failed))

@@ -156,6 +156,7 @@ class FileStore(StoreOwner):
                 self._step(lambda: self._machine.barrier(call), call)
                 self._worker.submit(self._watch_log)
                 self._worker.submit(partial(self._recover_left, [one for one in ledgers if one in self._machine.tree.ledgers]))
+                self._worker.submit(self._clean_log)
 
         begun = time.monotonic()
         self._own.submit(begin)

@@ -12,7 +12,7 @@ from bk_core.client.counting import counts_of
 from bk_core.client.driver import as_bk_error, outcome_of
 from bk_core.client.files.nodes import check_node, create_data_ledger, delete_data_ledger
 from bk_core.client.identity import close_own
-from bk_core.client.log.janitor import trim_log
+from bk_core.client.log.janitor import gc_log, trim_log
 from bk_core.client.log.list_store import LogClient, ledger_exists, log_path, read_ledger_list
 from bk_core.client.log.live_writers import WRITER, foremost, live_writers
 from bk_core.client.log.writer import LogWriter
@@ -158,6 +158,10 @@ class FileWorks:
         store's."""
         check_node(self._client, self._log, self._log_id, ledger_id)
         close_own(self._client, self._log, self._log_id, ledger_id, self._password)
+
+    def clean_log(self) -> None:
+        """Delete the ledgers that a former owner, which is certainly gone, made for the log and did not come to list (JAN-5)."""
+        gc_log(self._client, self._log, password=self._password)
 
 
 def _what(work: Work) -> str:

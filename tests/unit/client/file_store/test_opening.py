@@ -29,7 +29,7 @@ from bk_core.client.files.owner_parts import Retries
 from bk_core.client.files.store import FileStore
 from bk_core.client.files.upkeep import file_stores, own_file_store
 from bk_core.client.files.view import FileStoreView
-from bk_core.client.log import list_store, live_writers
+from bk_core.client.log import janitor, list_store, live_writers
 from bk_core.client.log.history import read_log, update_ledger_list
 from bk_core.client.log.intents import create_intended, forget_intent
 from bk_core.client.log.list_store import read_ledger_list
@@ -298,6 +298,31 @@ def test_what_a_dead_owner_took_off_the_list_is_deleted_by_the_next_one(client: 
     with FileStore.open(client, "a") as store:
         eventually(lambda: not read_ledger_list(client, LOG).has_put_aside)
         assert left.ledger_id not in client.list_ledgers() and store.read("/a") == b"a"
+
+
+@pytest.mark.parametrize("dead", [True, False])
+def test_what_a_dead_owner_had_not_yet_listed_is_deleted_by_the_next_one(
+    client: bk_core.BookKeeper, dead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JAN-5: it died between the creation of the log's next ledger and its place on the list. Beside a process that lives it stays."""
+    with FileStore.open(client, "a") as store:
+        store.put("/a", b"a")
+    listed = read_ledger_list(client, LOG)
+    left = create_intended(client, LOG, listed.properties, log_id=listed.log_id)
+    left.abandon()
+    monkeypatch.setattr(janitor, "abandoned", lambda intent: dead and intent.ledger_id == left.ledger_id)
+    cleaned = threading.Event()
+    clean = works_module.FileWorks.clean_log
+
+    def noted(works: works_module.FileWorks) -> None:
+        clean(works)
+        cleaned.set()
+
+    monkeypatch.setattr(works_module.FileWorks, "clean_log", noted)
+    with FileStore.open(client, "a") as store:
+        assert cleaned.wait(30)
+        assert (left.ledger_id in client.list_ledgers()) is not dead and store.read("/a") == b"a"
+        assert client.store.children(f"intents/{LOG}").count(str(left.ledger_id)) == (not dead)
 
 
 def test_bookies_that_go_in_the_middle_of_a_take_over_are_waited_for(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
