@@ -1,96 +1,25 @@
-"""The ``bk`` command: look into ledgers and logs, and run a cluster on this machine."""
+"""The ``bk`` command: look into ledgers and logs, and run a cluster on this machine.
+
+The commands are imported on first use: that takes longer than many a command, and somebody may press Ctrl-C meanwhile.
+"""
 
 from __future__ import annotations
 
-import logging
 import sys
+from typing import TYPE_CHECKING, Any
 
-import click
-from click.shell_completion import get_completion_class
-
-import bk_core
 from bk_core.cli import statuses
-from bk_core.cli.bench import bench
-from bk_core.cli.bookies import cookie, health, read_only, show_bookie
-from bk_core.cli.checkpoints import checkpoint
-from bk_core.cli.clusters import cluster, list_bookies
-from bk_core.cli.doctor import doctor
-from bk_core.cli.ledgers import ledger
-from bk_core.cli.live_page import live_page
-from bk_core.cli.local import local
-from bk_core.cli.logs import log
-from bk_core.cli.queries import query
-from bk_core.cli.replication import bookie, check, repair
-from bk_core.cli.terminal import safe_streams
-from bk_core.cli.top import top
-from bk_core.cli.traces import trace
-from bk_core.cli.transfers import copy_ledger, export_ledger, export_log, import_ledger, import_log
-from bk_core.cli.usage import with_its_place
-from bk_core.cli.xrays import verify_log, xray
-from bk_core.errors import BkError
-from bk_core.log_lines import shown
+
+if TYPE_CHECKING:
+    from bk_core.cli.commands import cli as cli
 
 
-def _say_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        click.echo(f"bk, version {bk_core.__version__}")
-        context.exit()
+def __getattr__(name: str) -> Any:
+    if name != "cli":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from bk_core.cli.commands import cli
 
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}, epilog=statuses.told())
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_say_version, help="Show the version and exit.")
-@click.option("-v", "--verbose", count=True, help="Show what the client logs, on standard error; -vv shows details.")
-@click.pass_context
-def cli(context: click.Context, verbose: int) -> None:
-    """Ledgers, logs and local clusters of Apache BookKeeper.
-
-    Every command that talks to a cluster takes --uri, or reads BOOKKEEPER_METADATA_SERVICE_URI, and --json for scripts.
-
-    Looking never fences a ledger. These end a living writer: `bk ledger recover`, --recover-open of repairs, `bk log append --take-over`,
-    `bk log rm`, and --even-if-alive of `bk log release` and `bk checkpoint rm|gc|import`. Without those, `bk log release` and `gc` of logs
-    and checkpoints close the ledgers of writers that are gone.
-    """
-    if verbose:
-        context.with_resource(shown("INFO" if verbose == 1 else "DEBUG"))
-
-
-@click.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
-    """Print a script by which a shell completes commands and options of bk.
-
-    \b
-    bash: eval "$(bk completion bash)" in ~/.bashrc
-    zsh:  eval "$(bk completion zsh)" in ~/.zshrc, behind compinit
-    fish: bk completion fish > ~/.config/fish/completions/bk.fish
-    """
-    found = get_completion_class(shell)
-    assert found is not None
-    click.echo(found(cli, {}, "bk", "_BK_COMPLETE").source())
-
-
-ledger.add_command(check)
-ledger.add_command(repair)
-for _command in (xray, copy_ledger, export_ledger, import_ledger):
-    ledger.add_command(_command)
-for _command in (export_log, import_log, verify_log):
-    log.add_command(_command)
-bookie.add_command(list_bookies)
-for command in (show_bookie, health, read_only, cookie):
-    bookie.add_command(command)
-cluster.add_command(doctor)
-cli.add_command(cluster)
-cli.add_command(ledger)
-cli.add_command(bookie)
-cli.add_command(log)
-cli.add_command(query)
-cli.add_command(checkpoint)
-cli.add_command(bench)
-cli.add_command(top)
-cli.add_command(trace)
-cli.add_command(local)
-cli.add_command(live_page)
-cli.add_command(completion)
+    return cli
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -100,49 +29,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 def run(arguments: list[str] | None = None) -> int:
     """The same as ``main``, but returns the status."""
-    with safe_streams():
-        try:
-            return statuses.flushed(_run(arguments))
-        except BrokenPipeError:  # of standard error, as an error was told
-            return statuses.unread()
-
-
-def _run(arguments: list[str] | None) -> int:
-    # its news of lost connections would stand between the lines of a table; what matters arrives as an error
-    logging.getLogger("kazoo").addHandler(logging.NullHandler())
-    streams = sys.stdout, sys.stderr
     try:
-        status = cli.main(args=arguments, prog_name="bk", standalone_mode=False)
-        return status if isinstance(status, int) else statuses.DONE
-    except click.ClickException as error:
-        if isinstance(error, click.NoSuchOption):
-            error = with_its_place(error, sys.argv[1:] if arguments is None else arguments)
-        error.show()
-        return error.exit_code
-    except (click.Abort, KeyboardInterrupt) as error:
-        return _stopped(error)
-    except BkError as error:
-        click.echo(f"error: {error}", err=True)
-        return statuses.FAILED
-    except SystemExit as end:  # what Click and Rich make of a pipe that nobody reads; Click puts other streams there before
-        if isinstance(end.__context__, BrokenPipeError) or sys.stdout is not streams[0]:
-            sys.stdout, sys.stderr = streams
-            return statuses.unread()
-        raise
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        click.echo(f"error: {error}", err=True)
-        return statuses.FAILED
-
-
-def _stopped(error: BaseException) -> int:
-    """Ctrl-C, or a question that was not answered with yes: Click tells them apart by what it met."""
-    if isinstance(error, KeyboardInterrupt) or isinstance(error.__context__, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
+        from bk_core.cli import commands
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
         return statuses.INTERRUPTED
-    if isinstance(error.__context__, EOFError):
-        click.echo("\nnot confirmed, nothing more was done: the input ended before an answer; give --yes", err=True)
-    else:
-        click.echo("not confirmed, nothing more was done", err=True)
-    return statuses.FAILED
+    return commands.run(arguments)

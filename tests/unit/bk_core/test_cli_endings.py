@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -102,6 +103,28 @@ def test_statuses_are_those_of_the_table(monkeypatch: pytest.MonkeyPatch, capsys
     assert cli.run(["--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert all(f"{status}: {meaning}" in shown for status, meaning in statuses.STATUSES.items())
+
+
+INTERRUPTED = """
+import os, runpy, signal, sys
+from importlib.metadata import EntryPoint
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "bk_core.cli.xrays":
+            os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["bk", "--version"]
+"""
+
+
+@pytest.mark.parametrize("door", ["script", "module"])
+def test_ctrl_c_while_the_commands_are_imported_is_no_traceback(door: str) -> None:
+    target = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["bk"]
+    script = f"EntryPoint('bk', {target!r}, 'console_scripts').load()()"
+    program = INTERRUPTED + (script if door == "script" else "runpy.run_module('bk_core.cli', run_name='__main__')")
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, env=ENVIRONMENT, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"interrupted\n")
 
 
 # --- log lines -----------------------------------------------------------------------------------------------------------
