@@ -7,17 +7,19 @@ token. A head that does not come within ``HEAD_S`` ends its connection, and so d
 from __future__ import annotations
 
 import logging
+import re
 import socket
 import socketserver
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock, Thread
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from bk_core.background import BackgroundLoop
 from bk_core.display.words import safe
@@ -44,6 +46,9 @@ HEADERS: Mapping[str, str] = {
     "X-Frame-Options": "DENY",
 }
 """The headers that every answer carries."""
+_LOCAL_PATH = re.compile(
+    r"/(?:[A-Za-z0-9._~%!$&()*+,;=:@-]+(?:/[A-Za-z0-9._~%!$&()*+,;=:@-]+)*/?)?"
+)  # no two slashes side by side, and no backslash, which counts as one
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,12 +232,13 @@ class _Handler(BaseHTTPRequestHandler):
             return _plain(421, "This is no name of this page. Open the address that bk ui has printed.")
         parts = urlsplit(self.path)
         try:
-            query = dict(reversed(parse_qsl(parts.query, keep_blank_values=True, max_num_fields=QUERY_MAX, errors="replace")))
+            pairs = parse_qsl(parts.query, keep_blank_values=True, max_num_fields=QUERY_MAX, errors="replace")
         except ValueError:
             return _plain(400, "There are too many parameters.")
+        query = dict(reversed(pairs))
         given = query.pop("token", None)
         if given is not None:
-            return self._with_token(given)
+            return self._with_token(given, _local(parts.path, [pair for pair in pairs if pair[0] != "token"]))
         if not server.token.matches(cookie_value(self.headers.get("Cookie"), server.cookie)):
             return _plain(403, "The token is missing. Open the whole address that bk ui has printed.")
         server.note(self.request, is_known=True)
@@ -242,16 +248,18 @@ class _Handler(BaseHTTPRequestHandler):
             log.exception("the page %s failed", safe(parts.path))
             return _plain(500, "This page failed. The program that serves it has told why on its standard error.")
 
-    def _with_token(self, given: str) -> Reply:
-        """The token becomes a cookie, and goes out of the address. Browsers keep a SameSite=Strict cookie back on a redirection that began
-        on another site's page: then it is a page of ours that goes on."""
+    def _with_token(self, given: str, location: str) -> Reply:
+        """The token becomes a cookie, and goes out of the address, which stays the same otherwise. Browsers keep a SameSite=Strict cookie
+        back on a redirection that began on another site's page: then it is a page of ours that goes on."""
         if not self.server.token.matches(given):
             return _plain(403, "This token is another one's. Open the whole address that bk ui has printed.")
         self.server.note(self.request, is_known=True)
         self.new_cookie = True
         if self.headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin"):
-            return Reply(status=303, location="/")
-        return Reply(b'<!doctype html><title>bk</title><meta http-equiv="refresh" content="0;url=/"><a href="/">Go on</a>')
+            return Reply(status=303, location=location)
+        there = escape(location)
+        on = f'<meta http-equiv="refresh" content="0;url={there}"><a href="{there}">Go on</a>'
+        return Reply(f"<!doctype html><title>bk</title>{on}".encode())
 
     new_cookie = False
 
@@ -282,6 +290,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing: a line would have the token in it."""
+
+
+def _local(path: str, pairs: Sequence[tuple[str, str]]) -> str:
+    """Return the address on this page of a path, as it was asked for, with parameters. It is that of the overview for a path that a browser
+    may take for another host's."""
+    here = path if _LOCAL_PATH.fullmatch(path) else "/"
+    return f"{here}?{urlencode(pairs)}" if pairs else here
 
 
 def _plain(status: int, sentence: str) -> Reply:

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from html import escape
 from urllib.parse import urlsplit
 
 import pytest
@@ -58,6 +59,31 @@ def test_a_browser_that_comes_from_another_site_is_sent_on_by_a_page(server: Pag
     opened = someone.get(f"/?token={server.token.reveal()}", cookie="", Sec_Fetch_Site="cross-site")
     assert opened.status == 200 and opened.cookies and 'http-equiv="refresh"' in opened.body
     assert server.token.reveal() not in opened.body
+
+
+@pytest.mark.parametrize(
+    ("asked", "location"),
+    [
+        ("/ledgers/5?token={token}", "/ledgers/5"),
+        ("/ledgers?state=OPEN&token={token}&q=a%26b&q=", "/ledgers?state=OPEN&q=a%26b&q="),
+        ("/logs/a%20b%2Fc/?token={token}", "/logs/a%20b%2Fc/"),
+        ("//example.org/x?token={token}", "/example.org/x"),
+        ("http://example.org/x?token={token}", "/x"),
+        ("http://127.0.0.1//example.org?token={token}", "/"),
+        ("/x//example.org?token={token}&a=b", "/?a=b"),
+        ("/\\example.org?token={token}", "/"),
+        ("/<b>?token={token}", "/"),
+    ],
+)
+def test_an_address_with_the_token_leads_to_the_same_place_without_it(
+    server: PageServer, someone: Visitor, asked: str, location: str
+) -> None:
+    path = asked.format(token=server.token.reveal())
+    opened = someone.get(path, cookie="")
+    assert (opened.status, opened.headers["location"]) == (303, location) and opened.cookies
+    page = someone.get(path, cookie="", Sec_Fetch_Site="cross-site").body
+    assert page.count(f'url={escape(location)}"') == page.count(f'href="{escape(location)}"') == 1
+    assert someone.get(asked.format(token="wrong"), cookie="").status == 403
 
 
 @pytest.mark.parametrize("cookie", ["", "bk-ui-1=x", "bk-ui-{port}=wrong", "bk-ui-{port}=", "bk-ui-{port}={token}x"])
