@@ -427,13 +427,16 @@ class StoreOwner(StaysHere):
         self._worker.submit(partial(self._recover_left, rest))
 
     def _clean_log(self) -> None:
-        """Once, behind the opening. What cannot be cleaned up now is left to the next owner, or to ``gc_file_store``."""
+        """Delete what a former owner made for the log and did not list. The shared pause and its growth apply where that fails."""
         if self._stopped or self._closing is not None:
             return
+        key = "clean log"
         try:
             self._works.clean_log()
+            self._retries.done(key)
         except BkError as error:
-            log.info("file store %s: what a former owner may have left beside the log was not cleaned up: %s", self.name, error)
+            what = "what a former owner left beside the log cannot be cleaned up"
+            self._retries.failed(key, what, error, AGAIN_S, weakly(self._clean_log))
 
     def _finish_data(self, handle: Any, lease: Lease, failed: bool) -> None:
         """Any thread: a data ledger takes no more."""
