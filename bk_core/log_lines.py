@@ -30,7 +30,7 @@ LOGGERS: Mapping[str, str] = MappingProxyType(
         "bk_core.exit_hook": "what fails while clients are closed at the end of the process",
         "bk_core.kernels": "the C kernels, where they cannot be loaded",
         "bk_core.metadata": "ZooKeeper: sessions, watches, racks; one name for each module below it",
-        "bk_core.metadata.kazoo": "the records of kazoo itself: errors, and at DEBUG all",
+        "bk_core.metadata.kazoo": "the records of kazoo itself: errors, and at DEBUG all but what requests and answers hold",
         "bk_core.metrics": "exporters of metrics, where they fail",
         "bk_core.net": "connections to bookies",
         "bk_core.threads": "threads of the client, and callbacks that fail",

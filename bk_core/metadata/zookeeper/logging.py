@@ -11,10 +11,22 @@ NAME = "bk_core.metadata.kazoo"
 
 
 class _OnlyForDebugging(logging.Filter):
-    """Lets errors pass, and everything if this logger was set to DEBUG."""
+    """Lets errors pass, and records of level DEBUG if this logger was set to it, but nothing of what requests and answers hold.
+
+    The metadata of a ledger holds its password. Records below DEBUG hold the password of the session.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.DEBUG:
+            return False
+        if isinstance(record.args, tuple) and str(record.msg).startswith(("Sending request", "Received response")):
+            record.args = tuple(map(_named, record.args))
         return record.levelno >= logging.ERROR or logging.getLogger(NAME).getEffectiveLevel() <= logging.DEBUG
+
+
+def _named(value: object) -> object:
+    """Return what may be shown of a request or an answer: its kind and its path."""
+    return value if isinstance(value, int) else f"{type(value).__name__} {getattr(value, 'path', '')}".rstrip()
 
 
 _FILTER = _OnlyForDebugging()
