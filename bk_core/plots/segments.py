@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 Step: TypeAlias = tuple[datetime, int, int, int]
 """A segment: when it was committed, its ledger, and what the log had before and behind it (rows or bytes)."""
 LEGEND_MAX = 10
+MOMENT_S = 1.0  # the width of a picture of a single moment
+DAY_S = 86400.0
 
 
 def draw_segments(
@@ -60,6 +62,9 @@ def draw_segments(
     axes.set(xlabel="committed at (UTC)", ylabel=f"{unit} since the log was created", title=title)
     axes.set_ylim(bottom=0)
     axes.margins(x=0.03)
+    at, until = axes.dataLim.intervalx
+    if steps and at == until:  # one moment, which matplotlib would put in the middle of four years
+        axes.set_xlim(at - MOMENT_S / 2 / DAY_S, at + MOMENT_S / 2 / DAY_S)
     plain(axes)
     legend_outside(axes, handles)
     made: Axes = axes

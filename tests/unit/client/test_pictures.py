@@ -78,6 +78,17 @@ def test_segments_are_drawn_over_the_time_of_their_commits(client: BookKeeper) -
     assert f"trimmed: {segments[0].rows} rows" in words(trimmed) and steps_of(trimmed) == steps_of(axes)[1:]
 
 
+def test_segments_of_one_moment_are_drawn_within_a_second(client: BookKeeper) -> None:
+    log = client.create_log("short")
+    with log.writer() as writer:
+        writer.append(b"x")
+    axes = log.plot_segments()
+    axes.figure.canvas.draw()
+    first, last = axes.get_xlim()
+    assert len(steps_of(axes)) == 1 and (last - first) * 86400 == pytest.approx(1.0, abs=1e-3)
+    assert (first + last) / 2 == pytest.approx(axes.lines[-1].get_xdata(orig=False)[0], abs=1e-9)
+
+
 def test_a_log_without_segments_and_one_that_is_written_are_drawn_too(client: BookKeeper) -> None:
     log = client.create_log("quiet")
     assert "log quiet: 0 segments" in words(log.plot_segments())
