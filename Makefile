@@ -84,7 +84,7 @@ lint: setup
 	@$(SAY) "stubtest";     $(BIN)/stubtest bk_core.kernels._native
 	@$(SAY) "clang-format"; $(BIN)/clang-format --dry-run -Werror $(C_CODE)
 
-SERVER_LANE := tests/conformance tests/integration tests/soak
+SERVER_LANE := tests/integration tests/soak
 SPARK_LANE  := tests/faults tests/spark tests/spark_soak tests/ui tests/wheel
 
 ## lint and all tests; what `make` alone does. PYTEST_ARGS="tests/unit -x" runs just that
