@@ -1,4 +1,4 @@
-"""What the ZooKeeper client logs shows no secret, at whatever level."""
+"""The records of the ZooKeeper client show no secret, at whatever level."""
 
 from __future__ import annotations
 
