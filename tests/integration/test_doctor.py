@@ -60,7 +60,10 @@ def unmarked(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def test_a_bookie_dies_and_comes_back(cluster: LocalCluster, client: bk_core.BookKeeper, capfd: pytest.CaptureFixture[str]) -> None:
-    ledger_id = ledger_on_all(client)
+    everywhere = len(cluster.bookie_ids)  # a test before may have added a bookie
+    with client.create_ledger(ensemble_size=everywhere, write_quorum_size=everywhere, ack_quorum_size=everywhere) as ledger:
+        ledger.append_many([b"x"] * 20)
+    ledger_id = ledger.ledger_id
     assert unmarked(doctor(cluster, capfd)) == []
     bookie = cluster.bookie_ids[1]
     cluster.kill(1)

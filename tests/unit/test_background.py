@@ -126,6 +126,7 @@ def test_who_is_on_the_thread_does_not_wait_for_its_end() -> None:
     assert told.get(timeout=5)
     other.close()
     other.join(30)
+    worker.join(30)  # its thread may take a moment to end
     assert not running("w")
 
 
