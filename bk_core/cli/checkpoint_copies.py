@@ -127,6 +127,8 @@ def _write_all(view: FileStoreView, base: str, target: Path) -> Copied:
     found = everything(view, base)
     if found[0][1] is not None:
         raise PathNotDirectoryError(f"{base} of file store {view.name!r} is a file; `bk checkpoint cat` writes one", path=base)
+    if len(found) == 1:
+        raise FileStoreError(f"{base} of file store {view.name!r} has nothing in it, so nothing was copied", store=view.name)
     done = Copied()
     sizes = [status.size for status, content in found if content is not None]
     with _progress("copying", len(sizes), sum(sizes)) as advance:
@@ -277,14 +279,15 @@ def import_files(
     one change. So whatever ends the import, the files are the old ones or the new ones, all of them.
 
     An import that fails deletes its folder. It also deletes the store, if the import created the store, or if the store held nothing but
-    folders of killed imports. It leaves a store into which somebody else has put files meanwhile. After an import that was killed, the next
-    owner of the store deletes the folder. LogWriterAliveError or
-    FileStoreTakenOverError for a store that somebody else opened meanwhile; PathExistsError for one that has files and is not to be
-    replaced, or was made meanwhile (``existed`` is False).
-    """
-    from bk_core.client.files.upkeep import own_file_store
+    folders of killed imports, or is an empty one that a killed import made. It leaves a store into which somebody else has put files
+    meanwhile. After an import that was killed, the next owner of the store deletes the folder.
 
-    store = own_file_store(client, name, password=password, create=not existed, even_if_alive=existed and even_if_alive)
+    LogWriterAliveError or FileStoreTakenOverError for a store that somebody else opened meanwhile; PathExistsError for one that has files
+    and is not to be replaced, or was made meanwhile (``existed`` is False).
+    """
+    from bk_core.client.files.upkeep import is_of_gone_import, own_for_import
+
+    store = own_for_import(client, name, password=password, create=not existed, even_if_alive=existed and even_if_alive)
     left, has_more = unfinished_imports(store)
     if has_more and not (existed and replace):
         done = _already(store, plan) if existed and not left else None  # by an import that was killed behind its last change
@@ -292,7 +295,7 @@ def import_files(
         if done is not None:
             return done
         raise PathExistsError(f"somebody else has made a checkpoint {name!r} meanwhile; it was left as it is", store=name)
-    is_unused = not existed or (bool(left) and not has_more)
+    is_unused = not existed or (not has_more and (bool(left) or is_of_gone_import(client, name)))
     try:
         done = _fill(store, plan)
     except BaseException as error:

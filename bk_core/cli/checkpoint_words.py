@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bk_core.cli.output import PASSWORD_VARIABLE
-from bk_core.client.files.imports import is_of_import, unfinished_imports
+from bk_core.client.files.imports import is_made_by_import, is_of_import, unfinished_imports
 from bk_core.client.files.words import GATEWAY_AUTHORITY, GATEWAY_SCHEME, STORE_SCHEME, of_checkpoint, stored_at
 from bk_core.errors import BkError, InvalidArgumentError, NoSuchPathError, PathIsDirectoryError
 from bk_core.protocol.files.paths import ROOT, join, normal, parent
@@ -68,7 +68,7 @@ def viewed(client: BookKeeper, name: str, password: str) -> Iterator[FileStoreVi
     from bk_core.client.files.view import FileStoreView
 
     with in_words(name, password), FileStoreView.open(client, name, password=password.encode()) as view:
-        _say_unfinished(view, _may_have_more(client, view, password))
+        _say_unfinished(client, view, _may_have_more(client, view, password))
         try:
             yield view
         except NoSuchPathError as error:
@@ -85,7 +85,14 @@ def _may_have_more(client: BookKeeper, view: FileStoreView, password: str) -> bo
     return has_unconfirmed(client, view.name, password=password.encode())
 
 
-def _say_unfinished(view: FileStoreView, may_have_more: bool) -> None:
+def _is_made_by_import(client: BookKeeper, view: FileStoreView) -> bool:
+    from bk_core.client.log.list_store import list_if_any
+
+    listed = list_if_any(client, view.log_name)
+    return listed is not None and is_made_by_import(listed)
+
+
+def _say_unfinished(client: BookKeeper, view: FileStoreView, may_have_more: bool) -> None:
     """Tell on standard error why the files may not be all, or not the last ones, that the checkpoint has."""
     left, has_more = unfinished_imports(view)
     ends = f"`bk checkpoint gc {view.name}`"
@@ -97,10 +104,11 @@ def _say_unfinished(view: FileStoreView, may_have_more: bool) -> None:
         told = f"checkpoint {view.name}: an import of it goes on, or was killed before it was done"
         what = "the files are those from before it, all of them" if has_more else "there are no files of it yet; import it again"
         click.echo(f"{told}: {what}. {ends} deletes what a killed one has left", err=True)
+    elif not has_more and _is_made_by_import(client, view):
+        told = f"checkpoint {view.name} has no files: an import of it has just begun, or was killed before its first file"
+        click.echo(f"{told}; import it again. {ends} deletes what a killed one has left", err=True)
     elif not has_more:
-        told = (
-            f"checkpoint {view.name} has no files: an import of it was killed before its first file, or a query opened it and had not begun"
-        )
+        told = f"checkpoint {view.name} has no files: a query opened it and had not begun, or put none there so far"
         click.echo(f"{told}. `bk checkpoint rm {view.name}` deletes it", err=True)
 
 

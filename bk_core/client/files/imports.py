@@ -4,13 +4,27 @@ An import writes all files into a folder of its own in the root of the store. Th
 (``FileStore.replace_all``, FS-20). Up to that change the old files are there, all of them and untouched; from then on the new ones are.
 The folder of an import that was killed stays. It is no part of the checkpoint, and the next owner of the checkpoint deletes it. A query
 does not open a checkpoint that has nothing else: it would begin anew, although the imported one says how far the query had come.
+
+An import that makes the store says so in the list of its log (protocol/log/FORMAT.md), with its process. So a store without files is known
+as one of an import that was killed before it had its folder.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
+from collections.abc import Mapping
 from typing import Any
+
+from bk_core.client.log.intents import abandoned
+from bk_core.client.log.janitor import INTENT_AGE_S
+from bk_core.client.log.list_store import LogClient, log_path, now_ms, store_now_ms
+from bk_core.client.log.live_writers import process_of, writer_tag
+from bk_core.protocol.log.ledger_list import LedgerList
+from bk_core.protocol.log.vanished import may_be_collected
+
+_MADE_BY = "import"  # a field of the log's list
 
 _OF_AN_IMPORT = re.compile(r"/\.importing-[0-9a-f]{32}(?:/|$)")
 
@@ -39,3 +53,24 @@ def delete_unfinished_imports(store: Any) -> list[str]:
     for path in left:
         store.delete(path, recursive=True)
     return left
+
+
+def import_mark() -> Mapping[str, Any]:
+    """Return what the list of a store's log says if an import in this process makes the store."""
+    return {_MADE_BY: json.loads(writer_tag(now_ms()))}
+
+
+def is_made_by_import(listed: LedgerList) -> bool:
+    """Return True if an import made the store of this list."""
+    return process_of(listed.extra.get(_MADE_BY)) is not None
+
+
+def is_left_by_import(client: LogClient, log: str, listed: LedgerList) -> bool:
+    """Return True if an import made the store of this list, and its process is certainly gone, or so old that it is taken for gone
+    (JAN-5, JAN-8). NoNodeError if the store is gone."""
+    process = process_of(listed.extra.get(_MADE_BY))
+    if process is None:
+        return False
+    created_ms = client.store.read(log_path(log)).created_ms
+    age_ms = store_now_ms(client) - (process.created_ms if created_ms is None else created_ms)
+    return may_be_collected(age_ms, int(INTENT_AGE_S * 1000), gone=abandoned(process), awaited=False)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from bk_core.client.files.names import unreadable, wrong_password
 from bk_core.client.files.nodes import data_ledgers
@@ -37,7 +38,7 @@ from bk_core.errors import (
 from bk_core.protocol.files.machine import FileMachine
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.position import Position
-from bk_core.protocol.log.segments import LogProperties
+from bk_core.protocol.log.segments import EMPTY, LogProperties
 
 REPLAYS_MAX = 8
 OUTSTANDING_BYTES_MAX = 64 << 20  # of the log's writer: more than the store lets in, so that only a large base waits there
@@ -64,8 +65,10 @@ def open_log(
     take_over: bool,
     roll_max_bytes: int,
     timeout_s: float,
+    marks: Mapping[str, Any] = EMPTY,
 ) -> Opened:
-    """``create``: the properties of a log that is made if there is none; None refuses with NoSuchFileStoreError.
+    """``create``: the properties of a log that is made if there is none; None refuses with NoSuchFileStoreError. ``marks``: what else the
+    list of a log says that is made.
 
     Bookies that are away, as in a restart of them all, are waited for: too few for a new ledger before anything is made or anybody is
     fenced (NotEnoughBookiesError, which does not wait for bookies that the cluster never had), and those that hold the log before it is
@@ -73,7 +76,7 @@ def open_log(
     """
     _await_bookies(client, log, create, timeout_s)
     if create is not None:
-        _created(client, log, create)
+        _created(client, log, create, marks)
     # FS-16: those of a later owner, who may take the store over at any time, are not among them
     ledgers = until_definite(lambda: data_ledgers(client, log), time.monotonic() + timeout_s)
     open_writer = partial(
@@ -160,7 +163,7 @@ def _await_bookies(client: LogClient, log: str, create: LogProperties | None, ti
         client.await_bookies(properties.ensemble_size, properties.write_quorum_size)
 
 
-def _created(client: LogClient, log: str, wanted: LogProperties) -> None:
+def _created(client: LogClient, log: str, wanted: LogProperties, marks: Mapping[str, Any]) -> None:
     """A log that never had a ledger is as good as none: somebody's first open may have failed, with settings that never worked."""
     settings = {"ensemble_size", "write_quorum_size", "ack_quorum_size", "digest_type"}
 
@@ -168,7 +171,7 @@ def _created(client: LogClient, log: str, wanted: LogProperties) -> None:
         chosen = replace(listed.properties, **{field: getattr(wanted, field) for field in settings})
         return listed.set_properties(chosen) if _is_unused(listed) else listed
 
-    if _is_unused(create_log(client, log, wanted, exist_ok=True, file_entries=True)):
+    if _is_unused(create_log(client, log, wanted, exist_ok=True, file_entries=True, extra=marks)):
         update_ledger_list(client, log, change)
 
 

@@ -7,7 +7,7 @@ the change is handed over (data.py). Readers look at the acknowledged tree under
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Self, TypeAlias
@@ -36,7 +36,7 @@ from bk_core.protocol.files.effects import FileEffect
 from bk_core.protocol.files.paths import normal
 from bk_core.protocol.files.records import RECORD_MAX
 from bk_core.protocol.ledger.metadata import DigestType
-from bk_core.protocol.log.segments import LogProperties
+from bk_core.protocol.log.segments import EMPTY, LogProperties
 from bk_core.threads import holds_lock, made_aside
 
 INLINE_BYTES = 64 << 10
@@ -121,18 +121,35 @@ class FileStore(StoreOwner):
         bookies for that time, and at once when the cluster has fewer; FileStoreFormatError for a log that holds something else;
         InvalidArgumentError where ``limits.frame_bytes_max`` has no room for a record of a store; and what ``LogWriter.open`` raises.
         """
-        log_name = store_log(name)
-        must_not_block(f"opening file store {name!r}")
-        if payload_bytes_max(limits_of(client)) < RECORD_MAX:
-            raise InvalidArgumentError(f"limits.frame_bytes_max must have room for a record of {RECORD_MAX} bytes of a file store")
         digest = digest_type.name if isinstance(digest_type, DigestType) else digest_type
         quorums = {"ensemble_size": ensemble_size, "write_quorum_size": write_quorum_size, "ack_quorum_size": ack_quorum_size}
         properties = LogProperties(entry_format="raw", digest_type=digest, **quorums)  # type: ignore[arg-type]
         properties.check(str)
-        options: dict[str, Any] = {"password": password, "take_over": take_over, "roll_max_bytes": ROLL_BYTES}
+        created = properties if create else None
+        return cls._open(client, name, created, password=password, take_over=take_over, inline_max=inline_max, on_end=on_end)
+
+    @classmethod
+    def _open(
+        cls,
+        client: LogClient,
+        name: str,
+        create: LogProperties | None,
+        *,
+        password: bytes,
+        take_over: bool,
+        inline_max: int = INLINE_BYTES,
+        on_end: Callable[[BkError], object] | None = None,
+        marks: Mapping[str, Any] = EMPTY,
+    ) -> Self:
+        """Do what ``open`` does. ``marks``: what else the list of its log says of a store that is made."""
+        log_name = store_log(name)
+        must_not_block(f"opening file store {name!r}")
+        if payload_bytes_max(limits_of(client)) < RECORD_MAX:
+            raise InvalidArgumentError(f"limits.frame_bytes_max must have room for a record of {RECORD_MAX} bytes of a file store")
+        options: dict[str, Any] = {"password": password, "take_over": take_over, "roll_max_bytes": ROLL_BYTES, "marks": marks}
         config = getattr(client, "config", None)
         timeout_s = config.operation_timeout_s if config is not None else DEFAULT_TIMEOUT_S
-        opened = open_log(client, name, log_name, create=properties if create else None, timeout_s=timeout_s, **options)
+        opened = open_log(client, name, log_name, create=create, timeout_s=timeout_s, **options)
         try:
             make = partial(cls, client, name, opened, password=password, inline_max=inline_max, on_end=on_end)
             store = made_aside(make, lambda made: end_threads(made._own, made._worker, made._data.pool, made._watches))

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from bk_core.arguments import CLIENT, SECRET, checked
-from bk_core.client.files.imports import delete_unfinished_imports, unfinished_imports
+from bk_core.client.files.imports import delete_unfinished_imports, import_mark, is_left_by_import, unfinished_imports
 from bk_core.client.files.names import nodes_path, store_log, wrong_password
 from bk_core.client.files.nodes import DataNode, data_nodes, delete_data_ledger
 from bk_core.client.files.owner import DEFAULT_TIMEOUT_S
@@ -34,12 +34,14 @@ from bk_core.errors import (
     LogWriterAliveError,
     MetadataError,
     NoClusterError,
+    NoNodeError,
     NoSuchEntryError,
     NoSuchLogError,
     WrongPasswordError,
 )
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.names import store_of
+from bk_core.protocol.log.segments import LogProperties
 
 _NODES, _TOMBSTONES = "files", "deleted"  # places in the metadata store, by log
 _NOTHING = GcReport()
@@ -120,12 +122,23 @@ def own_file_store(client: Any, name: str, *, password: bytes = b"", create: boo
     Raises LogWriterAliveError where an owner may live; FileStoreTakenOverError where another one opened the store meanwhile;
     NoSuchFileStoreError without ``create``; WrongPasswordError before anything is done.
     """
+    _close_former(client, name, password, create=create, even_if_alive=even_if_alive)
+    return FileStore.open(client, name, password=password, create=create, take_over=even_if_alive)
+
+
+def own_for_import(client: Any, name: str, *, password: bytes, create: bool, even_if_alive: bool) -> FileStore:
+    """Do what ``own_file_store`` does, for the import of a checkpoint. A store that is made says so (imports.py)."""
+    _close_former(client, name, password, create=create, even_if_alive=even_if_alive)
+    properties = LogProperties() if create else None
+    return FileStore._open(client, name, properties, password=password, take_over=even_if_alive, marks=import_mark())
+
+
+def _close_former(client: Any, name: str, password: bytes, *, create: bool, even_if_alive: bool) -> None:
     if not even_if_alive:
         listed = list_if_any(client, store_log(name)) if create else _listed(client, name)
         if listed is not None:
             _refuse_owned(client, name, listed, even_if_alive)
             _close_gone(client, name, listed, password)
-    return FileStore.open(client, name, password=password, create=create, take_over=even_if_alive)
 
 
 def _close_gone(client: Any, name: str, listed: LedgerList, password: bytes) -> None:
@@ -211,7 +224,8 @@ def gc_file_store(client: Any, name: str, *, password: bytes = b"", even_if_aliv
     """Delete the data ledgers that no file of the store called ``name`` refers to, and what stores of this name that were deleted have
     left. Return a report.
 
-    The folders of imports that were killed go as well, and with them a store that has nothing else.
+    The folders of imports that were killed go as well, and with them a store that has nothing else. So does an empty store that an import
+    made, if that import was killed before its first file.
 
     ``client`` is a ``BookKeeper``, ``password`` that of the store. An owner does this by itself when it opens the store, and one that died
     is fenced in any case, so that all it was told is known. With ``even_if_alive`` a live owner is fenced as well.
@@ -267,13 +281,22 @@ def _delete_imports(client: Any, name: str, password: bytes) -> tuple[tuple[str,
     """The folders that were deleted, and the report of deleting the store, if that had nothing else."""
     with FileStoreView.open(client, name, password=password) as view:
         left, has_more = unfinished_imports(view)
-    if left and not has_more:
+    if not has_more and (left or is_of_gone_import(client, name)):
         report = delete_if_unused(client, name, password)
         return (tuple(left), report) if report is not None else ((), None)
     if not left:
         return (), None
     with own_file_store(client, name, password=password, create=False) as store:
         return tuple(delete_unfinished_imports(store)), None
+
+
+def is_of_gone_import(client: Any, name: str) -> bool:
+    """Return True if an import made the store called ``name`` and its process is gone, or old enough to be taken for gone. Where the store
+    has no files the import was killed before the first one. NoSuchFileStoreError."""
+    try:
+        return is_left_by_import(client, store_log(name), _listed(client, name))
+    except NoNodeError:
+        raise no_such_store(client, name) from None
 
 
 def delete_if_unused(client: Any, name: str, password: bytes) -> FileGcReport | None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from bk_core.arguments import checked
+from bk_core.arguments import Check, checked
 from bk_core.client.log.history import update_ledger_list
 from bk_core.client.log.list_store import UPDATE_TIMEOUT_S, LogClient, check_log_root, log_path, read_ledger_list, store_now_ms
 from bk_core.client.near import meant
@@ -22,22 +23,31 @@ from bk_core.errors import InvalidArgumentError, LogExistsError, NodeExistsError
 from bk_core.protocol.log.codec import encode
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.names import check_not_of_files
-from bk_core.protocol.log.segments import LogProperties
+from bk_core.protocol.log.segments import EMPTY, LogProperties
+
+_FIELDS = Check("fields of a list, by name", lambda extra: isinstance(extra, Mapping))
 
 
-@checked()
+@checked(extra=_FIELDS)
 def create_log(
-    client: LogClient, name: str, properties: LogProperties | None = None, *, exist_ok: bool = False, file_entries: bool = False
+    client: LogClient,
+    name: str,
+    properties: LogProperties | None = None,
+    *,
+    exist_ok: bool = False,
+    file_entries: bool = False,
+    extra: Mapping[str, Any] = EMPTY,
 ) -> LedgerList:
     """Create an empty log, by default of raw entries, as ``LogWriter`` writes them. LogExistsError unless ``exist_ok``, which returns the
-    log that is there. InvalidArgumentError without ``file_entries`` for the name of a file store's log (GRD-7)."""
+    log that is there. InvalidArgumentError without ``file_entries`` for the name of a file store's log (GRD-7). ``extra`` is what else a
+    new list says."""
     check_not_of_files(name, file_entries)
     chosen = properties or LogProperties()
     chosen.check(str)
     if chosen.schema and chosen.entry_format == "raw":
         raise InvalidArgumentError(f"log {name!r}: a raw log has no columns: leave schema out, or entry_format", log=name)
     path = log_path(name)
-    fresh = LedgerList(log_id=uuid.uuid4().hex, properties=chosen, cluster=client.store.cluster_id())
+    fresh = LedgerList(log_id=uuid.uuid4().hex, properties=chosen, cluster=client.store.cluster_id(), extra=extra)
     elsewhere = client.store.log_elsewhere(name)
     if elsewhere is not None:
         raise LogExistsError(f"an older program keeps a log {name!r} at {elsewhere}; log_root={elsewhere!r} opens it", log=name)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from bk_core.client.log.intents import Intent, abandoned, intent_here, lives_here
 from bk_core.client.log.list_store import LogClient
@@ -59,10 +60,17 @@ def writer_of(client: LogClient, ledger_id: int) -> Intent | None:
     except (NoSuchLedgerError, MetadataFormatError):
         return None
     try:
-        value = loads(custom[WRITER])
+        return process_of(loads(custom[WRITER]), ledger_id)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def process_of(value: Any, ledger_id: int = 0) -> Intent | None:
+    """Return the process that wrote this ``writer_tag``, which was read from JSON; None for a value that is none."""
+    try:
         worker = (str(value["host"]), int(value["pid"]), int(value["sinceMs"]))
         return Intent(ledger_id, "", *worker, int(value.get("started", 0)), str(value.get("boot", "")))
-    except (KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         return None
 
 

@@ -12,13 +12,14 @@ import pytest
 import bk_core
 from bk_core.cli import checkpoint_copies
 from bk_core.cli.checkpoint_copies import import_files, scan
-from bk_core.client.files import upkeep
+from bk_core.client.files import imports, upkeep
 from bk_core.client.files.imports import delete_unfinished_imports, is_of_import
 from bk_core.client.files.nodes import data_nodes
 from bk_core.client.files.store import FileStore
 from bk_core.client.files.upkeep import file_stores
 from bk_core.client.files.view import FileStoreView
 from bk_core.client.log import live_writers
+from bk_core.client.log.lists import create_log
 from bk_core.errors import (
     FileDataLostError,
     FileStoreError,
@@ -95,7 +96,8 @@ def killed(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> Calla
     """Imports into checkpoint q, and kills the import behind that many changes of the store: it does nothing more there, whatever it would,
     and counts as gone. False if it had no more to do than to close the store."""
     monkeypatch.setattr(live_writers, "lives_here", lambda _writer: False)
-    monkeypatch.setattr(live_writers, "abandoned", lambda _writer: True)
+    for module in (live_writers, imports):
+        monkeypatch.setattr(module, "abandoned", lambda _writer: True)
 
     def run(plan: checkpoint_copies.Plan, changes: int, **how: bool) -> bool:
         change, asked_for = FileStore._change, 0
@@ -171,9 +173,9 @@ def test_a_first_import_that_is_killed_is_no_checkpoint_and_can_be_tried_again(
             assert len(stored(client)) == 3
         else:
             told = bk("gc", "q")
-            assert ("1 killed import deleted, and the checkpoint, which had nothing else" in told) is bool(changes)
-            assert file_stores(client, remains=True) == ["q"] * (not changes)
-        if by == "import" or not (died and changes):
+            assert f"{', 1 killed import deleted' if changes else ''}, and the checkpoint, which had nothing else" in told
+            assert file_stores(client, remains=True) == []
+        if by == "import" or not died:
             bk("rm", "q", "--yes")
         assert list(client.list_ledgers()) == []
         changes += 1
@@ -296,10 +298,43 @@ def test_a_first_import_that_was_killed_is_not_taken_for_one_of_other_files(
     assert "[BK-FILES-EXISTS]" in bk.err and set(stored(client).values()) == {b"new"}
 
 
-def test_a_checkpoint_without_any_file_is_told(bk: Bk, client: bk_core.BookKeeper) -> None:
+def test_a_checkpoint_without_any_file_is_told(bk: Bk, client: bk_core.BookKeeper, tmp_path: Path) -> None:
     bk_core.own_file_store(client, "q").close()
     bk("ls", "q")
-    assert "checkpoint q has no files: an import of it was killed before its first file" in bk.err
+    assert "checkpoint q has no files: a query opened it and had not begun" in bk.err
+    assert "0 ledgers deleted\n" in bk("gc", "q") and file_stores(client) == ["q"]
+    bk("export", "q", tmp_path / "copy", status=1)
+    assert "/ of checkpoint 'q' has nothing in it, so nothing was copied" in bk.err
+    assert [one.name for one in tmp_path.iterdir()] == ["bookies"]
+
+
+def test_an_import_that_is_killed_before_its_first_file_is_told_and_collected(
+    bk: Bk, client: bk_core.BookKeeper, killed: Callable[..., bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not while its process may live: it may be about to open the store that it made. Behind another import of the same name, too, that
+    failed."""
+    source = small(tmp_path / "new", "new")
+    assert killed(scan(source), 0, existed=False)
+    bk("ls", "q")
+    bk("export", "q", tmp_path / "copy", status=1)
+    assert "/ of checkpoint 'q' has nothing in it, so nothing was copied" in bk.err and not (tmp_path / "copy").exists()
+    with monkeypatch.context() as patched:
+        patched.setattr(imports, "abandoned", lambda _process: False)
+        assert bk("gc", "q") == "checkpoint q: 0 ledgers deleted\n"
+        bk("ls", "q")
+        assert "an import of it has just begun, or was killed before its first file; import it again. `bk checkpoint gc q`" in bk.err
+        patched.setattr(checkpoint_copies, "_fill", failing)
+        bk("import", "q", source, status=1)
+        assert file_stores(client) == ["q"]
+    monkeypatch.setattr(checkpoint_copies, "_fill", failing)
+    bk("import", "q", source, status=1)
+    assert file_stores(client, remains=True) == [] and list(client.list_ledgers()) == []
+    create_log(client, "files.q", file_entries=True, extra=imports.import_mark())  # killed before it made a ledger
+    assert bk("gc", "q") == "checkpoint q: 0 ledgers deleted, and the checkpoint, which had nothing else\n"
+
+
+def failing(*_: Any) -> Any:
+    raise FileStoreError("no room")
 
 
 def test_an_interrupt_before_the_change_that_counts_says_that_nothing_was_changed(
@@ -409,14 +444,14 @@ def test_an_interrupted_import_leaves_a_store_that_another_owner_took_over_unnot
 def test_a_checkpoint_that_is_made_while_an_import_begins_is_neither_replaced_nor_deleted(
     bk: Bk, client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = upkeep.own_file_store
+    own = upkeep.own_for_import
 
     def made_before(*asked: Any, **more: Any) -> FileStore:
-        with own(client, "new", create=True) as other:
+        with bk_core.own_file_store(client, "new", create=True) as other:
             other.put("/offsets/0", b"precious")
         return own(*asked, **more)
 
-    monkeypatch.setattr(upkeep, "own_file_store", made_before)
+    monkeypatch.setattr(upkeep, "own_for_import", made_before)
     with pytest.raises(PathExistsError, match="somebody else has made a checkpoint 'new' meanwhile"):
         import_files(client, "new", replacement, b"", existed=False, replace=True)
     with FileStoreView.open(client, "new") as view:

@@ -44,6 +44,7 @@ WRONG: dict[str, list[Any]] = {
     "DigestType | str": [8, b"x", True, "CRC64"],
     "Mapping[str, bytes]": [8, "x", [1], {"a": "b"}, {1: b"b"}],
     "Mapping[str, str]": [8, "x", [1], {"a": 1}],
+    "Mapping[str, Any]": [8, "x"],
     "Iterable[str]": [8, "x", b"x", True],
     "Iterable[int]": [8, "x"],
     "frozenset[BookieId]": [8, "x", b"x", True],
