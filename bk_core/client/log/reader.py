@@ -53,6 +53,7 @@ from bk_core.threads import Flag
 OUTAGE_LOOK_S = 0.1
 STOP_LOOK_S = 0.5  # the time between two looks of ``follow`` at its stop event while nothing comes
 WAIT_S = 60.0
+_NEVER = Flag()
 Rest: TypeAlias = "Deliver | AwaitLedger | AwaitList"
 R = TypeVar("R", bound="LogReader")
 
@@ -126,6 +127,7 @@ class LogReader(StaysHere):
         self._changed = Flag()
         self._watching = False
         self._following = False
+        self._over = _NEVER  # the flag of the follower at work that is to end
         config = getattr(client, "config", None)
         self._lost: MetadataUnavailableError | None = None  # the last failure of an outage that may go on
         self._outage = Outage(int((config.operation_timeout_s if config is not None else WAIT_S) * 1e9))
@@ -308,23 +310,39 @@ class LogReader(StaysHere):
         the log is deleted. The list is read once per change of it, and a live ledger stays open; both end with the iteration.
 
         An outage of the metadata store is tolerated for the client's ``operation_timeout_s`` (SES-7), then MetadataUnavailableError is
-        raised. After any error the iteration may be asked for its next run again: it goes on where it was.
+        raised. After any error the iteration may be asked for its next run again: it goes on where it was. Its ``close`` ends it from any
+        thread, at once.
         """
-        return Following(lambda: self._follow(stop))
+        return Following(lambda over: self._follow(stop, over), self._wake)
 
-    def _follow(self, stop: threading.Event | None) -> Iterator[LogEntries]:
+    def _follow(self, stop: threading.Event | None, over: Flag) -> Iterator[LogEntries]:
         wait_s = WAIT_S if stop is None else STOP_LOOK_S
-        while stop is None or not stop.is_set():
-            try:
-                with self._watched(follow=True):
-                    while stop is None or not stop.is_set():
-                        yield from self.read()
-                        self._store_answered()
-                        while not self.wait(wait_s) and (stop is None or not stop.is_set()):
-                            pass  # there is nothing to read, and no need to ask the metadata store anything
-            except MetadataUnavailableError as error:
-                while not self._outlast(error, time.monotonic() + wait_s) and (stop is None or not stop.is_set()):
-                    pass
+
+        def is_over() -> bool:
+            return over.is_set() or (stop is not None and stop.is_set())
+
+        self._over = over
+        try:
+            while not is_over():
+                try:
+                    with self._watched(follow=True):
+                        while not is_over():
+                            yield from self.read()
+                            self._store_answered()
+                            while not self.wait(wait_s) and not is_over():
+                                pass  # there is nothing to read, and no need to ask the metadata store anything
+                except MetadataUnavailableError as error:
+                    while not (self._outlast(error, time.monotonic() + wait_s) or is_over()):
+                        pass
+        finally:
+            self._over = _NEVER
+
+    def _wake(self) -> None:
+        """Any thread: end what a follower waits for that is to end. Its call raises ClientClosedError, or looks at the flag."""
+        self._changed.set()
+        handle = self._handle
+        if handle is not None:
+            handle.close()
 
     @checked(timeout_s=SECONDS)
     def wait(self, timeout_s: float) -> bool:
@@ -349,7 +367,7 @@ class LogReader(StaysHere):
         found = False
         try:
             rest = self._now()
-            while not (found := isinstance(rest, Deliver)) and time.monotonic() < deadline:
+            while not (found := isinstance(rest, Deliver)) and time.monotonic() < deadline and not self._over.is_set():
                 self._store_answered()
                 rest = self._run(self._await(rest, max(0.0, deadline - time.monotonic())))
             self._store_answered()
@@ -381,7 +399,7 @@ class LogReader(StaysHere):
             if not self._outage.failed(time.monotonic_ns()):
                 raise error
             left = until - time.monotonic()
-            if left <= 0:
+            if left <= 0 or self._over.is_set():
                 return False
             time.sleep(min(left, OUTAGE_LOOK_S))
             if self._client.store.is_connected():

@@ -288,6 +288,39 @@ def test_follow_ends_when_it_is_told_to(client: bk_core.BookKeeper) -> None:
             writer.close()
 
 
+@pytest.mark.parametrize("live", [False, True])
+def test_a_follower_that_another_thread_closes_ends_at_once(
+    client: bk_core.BookKeeper, follower: tuple[bk_core.BookKeeper, Traffic], live: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it waits at the end of the log, or in a live segment; none of its pauses ends within the test. The reader goes on where it was,
+    and what is closed twice, or has ended, stays so."""
+    reading, traffic = follower
+    writer = LogWriter.open(client, "a")
+    writer.append(b"one")
+    if not live:
+        writer.close()
+    waits = threading.Event()
+    with LogReader(reading, "a") as reader, ThreadPoolExecutor(1) as threads:
+        runs = reader.follow()
+        assert [next(runs).payloads()] == [[b"one"]]
+        waiting = reader._changed.wait
+        monkeypatch.setattr(reader._changed, "wait", lambda timeout: waits.set() or waiting(timeout))
+        traffic.polling.clear()
+        ended = threads.submit(lambda: list(runs))
+        assert (traffic.polling if live else waits).wait(30)
+        runs.close()
+        assert ended.result(30) == [] and reader._handle is None
+        runs.close()
+        assert list(runs) == []
+        if live:
+            writer.append(b"two")
+            writer.close()
+            assert payloads(reader) == [b"two"]
+        began = reader.follow()
+        began.close()
+        assert list(began) == []
+
+
 def test_what_a_recreated_or_trimmed_log_has_lost_is_said(client: bk_core.BookKeeper) -> None:
     """LOG-13."""
     with LogWriter.open(client, "a") as writer:
