@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import click
 from rich.progress import BarColumn, TextColumn
 
 from bk_core.cli.output import cluster_options, connected, progress_bar, say_json, say_table
+from bk_core.cli.statuses import terminated_in_order
 from bk_core.cli.units import Size
 from bk_core.display import cluster as display
 
@@ -72,7 +71,7 @@ def bench(
     settings = {"ensembleSize": plan.ensemble_size, "writeQuorumSize": plan.write_quorum_size, "ackQuorumSize": plan.ack_quorum_size}
     settings |= {"entryBytes": size, "inFlight": in_flight, "runEntries": plan.run_entries}
     found: list[Measured] = []
-    with _ended_in_order(), connected(uri, protocol) as client, _watched() as on_done, closing(phases_of(client, plan, on_done)) as phases:
+    with terminated_in_order(), connected(uri, protocol) as client, _watched() as done, closing(phases_of(client, plan, done)) as phases:
         for phase in phases:
             found.append(phase)
             if as_json:
@@ -102,20 +101,6 @@ def _phase_json(phase: Measured) -> dict[str, object]:
         "bytesPerSecond": round(phase.bytes_per_second),
         **{name: None if ns is None else round(ns / 1000, 1) for name, ns in times.items()},
     }
-
-
-@contextmanager
-def _ended_in_order() -> Iterator[None]:
-    """`kill` ends it as Ctrl-C does: its ledgers are deleted."""
-    before = signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 @contextmanager

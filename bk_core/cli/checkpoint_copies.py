@@ -20,6 +20,7 @@ from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedCo
 
 from bk_core.cli.checkpoint_words import everything, in_words, store_and_path, viewed, whole_store
 from bk_core.cli.output import cluster_options, connected, password_option, progress_bar, say_json
+from bk_core.cli.statuses import terminated_in_order
 from bk_core.client.files.imports import delete_unfinished_imports, new_import, unfinished_imports
 from bk_core.display.words import counted
 from bk_core.errors import (
@@ -28,6 +29,7 @@ from bk_core.errors import (
     FileStoreError,
     InvalidArgumentError,
     NoSuchFileStoreError,
+    OperationTimeoutError,
     PathExistsError,
     PathNotDirectoryError,
 )
@@ -90,7 +92,7 @@ def copy_out(name: str, directory: Path, password: str, uri: str, protocol: str,
     """
     directory, (store, path) = directory.absolute(), store_and_path(name)
     _check_free(directory)
-    with connected(uri, protocol) as client, viewed(client, store, password) as view:
+    with terminated_in_order(), connected(uri, protocol) as client, viewed(client, store, password) as view:
         done = export_files(view, path, directory)
     if as_json:
         say_json({"checkpoint": name, "directory": str(directory), "files": done.files, "bytes": done.bytes})
@@ -202,7 +204,7 @@ def copy_in(
     """
     name = whole_store(name, "import")
     plan = scan(directory)
-    with connected(uri, protocol) as client, in_words(name, password):
+    with terminated_in_order(), connected(uri, protocol) as client, in_words(name, password):
         existed = _is_free_for(client, name, password.encode(), replace=replace, even_if_alive=even_if_alive)
         if existed and replace and not yes:
             click.confirm(f"replace all files of checkpoint {name}?", abort=True, err=True)
@@ -299,7 +301,15 @@ def import_files(
     try:
         done = _fill(store, plan)
     except BaseException as error:
+        if isinstance(error, FileStoreError) and isinstance(
+            error.__cause__, OperationTimeoutError
+        ):  # nobody answers, so what is tidied up would not be answered either
+            store.abandon()
+            raise
         _give_up(client, store, password, is_unused=is_unused)
+        if isinstance(error, OperationTimeoutError):
+            told = f"the import into file store {name!r} timed out before its files took their place, so nothing was changed"
+            raise error.retold(f"{told}: {error.args[0]}. Import it again when the cluster answers") from error
         if isinstance(error, KeyboardInterrupt):
             click.echo(f"checkpoint {name}: the import was interrupted before its files took their place; nothing was changed", err=True)
         raise
@@ -379,8 +389,9 @@ def _was_replaced(store: FileStore, aside: str, error: BaseException) -> bool:
         return not store.exists(aside)
     except BaseException as failed:
         told = f"the import into file store {store.name!r} was ended while it put the new files in place of the old ones ({error!r})"
-        how = f"`bk checkpoint show {store.name}` tells which, and `bk checkpoint gc {store.name}` deletes the others"
-        raise FileStoreError(f"{told}: it has all of the old files or all of the new ones; {how} ({failed!r})", store=store.name) from error
+        known = "nobody knows yet if that happened, and it has all of the old files or all of the new ones"
+        how = f"`bk checkpoint ls {store.name}` tells which, and the same import again, or `bk checkpoint gc {store.name}`, finishes it"
+        raise FileStoreError(f"{told}: {known}; {how} ({failed!r})", store=store.name) from error
 
 
 def _put_all(store: FileStore, plan: Plan, aside: str) -> Copied:

@@ -133,6 +133,9 @@ def _run(arguments: list[str] | None) -> int:
 
 def _stopped(error: BaseException) -> int:
     """Ctrl-C, or a question that was not answered with yes: Click tells them apart by what it met."""
+    if any(isinstance(one, statuses.TerminatedError) for one in (error, error.__context__)):
+        click.echo("terminated", err=True)
+        return statuses.TERMINATED
     if isinstance(error, KeyboardInterrupt) or isinstance(error.__context__, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return statuses.INTERRUPTED

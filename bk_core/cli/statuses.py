@@ -1,13 +1,16 @@
-"""The exit statuses of ``bk``, in one table, and what becomes of output that nobody reads."""
+"""The exit statuses of ``bk``, in one table, what becomes of output that nobody reads, and commands that ``kill`` ends in order."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType, MappingProxyType
+from typing import NoReturn
 
-DONE, FAILED, USAGE, INTERRUPTED, UNREAD = 0, 1, 2, 130, 141
+DONE, FAILED, USAGE, INTERRUPTED, UNREAD, TERMINATED = 0, 1, 2, 130, 141, 143
 STATUSES: Mapping[int, str] = MappingProxyType(
     {
         DONE: "done",
@@ -15,9 +18,28 @@ STATUSES: Mapping[int, str] = MappingProxyType(
         USAGE: "a wrong command line; nothing was done",
         INTERRUPTED: "Ctrl-C",
         UNREAD: "nobody reads the output any more, as in `bk log tail NAME | head -1`: what SIGPIPE makes of other programs",
+        TERMINATED: "SIGTERM (`kill`), which ends `bk bench` and `bk checkpoint import` and `export` as Ctrl-C does: nothing half is left",
     }
 )
 """Each status with its meaning."""
+
+
+class TerminatedError(KeyboardInterrupt):
+    """SIGTERM ended a command, as an interrupt does."""
+
+
+@contextmanager
+def terminated_in_order() -> Iterator[None]:
+    """Have SIGTERM end what runs meanwhile as Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise TerminatedError
 
 
 def told() -> str:

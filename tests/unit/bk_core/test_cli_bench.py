@@ -72,7 +72,7 @@ def test_an_interrupt_leaves_no_ledger(
 
     monkeypatch.setattr(type(client), "create_ledger", noted)
     monkeypatch.setattr(bench, measure, interrupted)
-    bk("--entries", "50", group="bench", status=130)
+    bk("--entries", "50", group="bench", status=128 + number)
     assert made and list(client.list_ledgers()) == []
 
 

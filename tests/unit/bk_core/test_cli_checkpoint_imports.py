@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -337,17 +340,83 @@ def failing(*_: Any) -> Any:
     raise FileStoreError("no room")
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_before_the_change_that_counts_says_that_nothing_was_changed(
-    bk: Bk, client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch
+    bk: Bk, client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    def interrupted(*_: Any) -> Any:
-        raise KeyboardInterrupt
+    before = signal.getsignal(signal.SIGTERM)
+    put_all = checkpoint_copies._put_all
+
+    def interrupted(*asked: Any) -> Any:
+        put_all(*asked)
+        os.kill(os.getpid(), number)
 
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint_copies, "_put_all", interrupted)
-        bk("import", "q", replacement.root, "--replace", "--yes", status=130)
-    assert "checkpoint q: the import was interrupted before its files took their place; nothing was changed" in bk.err
-    assert stored(client) == OLD
+        for command in (("q", replacement.root, "--replace", "--yes"), ("new", replacement.root)):
+            bk("import", *command, status=128 + number)
+            assert f"checkpoint {command[0]}: the import was interrupted before its files took their place; nothing was changed" in bk.err
+    assert stored(client) == OLD and file_stores(client, remains=True) == ["q"]
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def stall(store: FileStore, *, is_done: bool) -> None:
+    """From now on nobody who asks the store for a change is answered in time. ``is_done``: the changes are made."""
+    append = store._writer.append_future
+
+    def unanswered(record: bytes) -> Future[Any]:
+        if is_done:
+            append(record)
+        return Future()
+
+    store._writer.append_future = unanswered  # type: ignore[assignment, method-assign]
+    store._timeout_s = 0.1
+
+
+@pytest.mark.parametrize("by", ["gc", "import"])
+@pytest.mark.parametrize("is_done", [False, True])
+def test_an_import_whose_one_change_is_not_answered_says_what_is_known(
+    bk: Bk, client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch, is_done: bool, by: str
+) -> None:
+    replace_all = FileStore.replace_all
+
+    def stalled(store: FileStore, src: str) -> None:
+        stall(store, is_done=is_done)
+        replace_all(store, src)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FileStore, "replace_all", stalled)
+        bk("import", "q", replacement.root, "--replace", "--yes", status=1)
+    for word in (
+        "the import into checkpoint 'q' was ended while it put the new files in place of the old ones (OperationTimeoutError(",
+        "nobody knows yet if that happened, and it has all of the old files or all of the new ones; `bk checkpoint ls q` tells which",
+        "the same import again, or `bk checkpoint gc q`, finishes it",
+    ):
+        assert word in bk.err
+    for verdict, found in (("lives_here", False), ("abandoned", True)):
+        monkeypatch.setattr(live_writers, verdict, lambda _writer, found=found: found)
+    if by == "gc":
+        bk("gc", "q")
+        assert stored(client) == (NEW if is_done else OLD)
+    bk("import", "q", replacement.root, "--replace", "--yes")
+    assert stored(client) == NEW
+
+
+def test_an_import_that_times_out_before_the_change_that_counts_says_that_nothing_was_changed(
+    bk: Bk, client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = FileStore.put
+
+    def stalled(store: FileStore, path: str, data: Any) -> Any:
+        stall(store, is_done=False)
+        return put(store, path, b"")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FileStore, "put", stalled)
+        bk("import", "q", replacement.root, "--replace", "--yes", status=1)
+    assert "the import into checkpoint 'q' timed out before its files took their place, so nothing was changed: " in bk.err
+    assert "Import it again when the cluster answers" in bk.err
+    assert own(client) == OLD
 
 
 def test_an_import_that_was_taken_over_at_the_change_that_counts_tells_what_there_may_be(
@@ -362,7 +431,7 @@ def test_an_import_that_was_taken_over_at_the_change_that_counts_tells_what_ther
 
     with monkeypatch.context() as patched:
         patched.setattr(FileStore, "replace_all", taken_over)
-        with pytest.raises(FileStoreError, match=r"all of the old files or all of the new ones; `bk checkpoint show q` tells which"):
+        with pytest.raises(FileStoreError, match=r"all of the old files or all of the new ones; `bk checkpoint ls q` tells which"):
             import_files(client, "q", replacement, b"", existed=True, replace=True)
     assert stored(client) == OLD
 

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -91,13 +92,16 @@ def test_statuses_are_those_of_the_table(monkeypatch: pytest.MonkeyPatch, capsys
             raise bk_core.BkError("x")
         if how == "interrupt":
             raise KeyboardInterrupt
+        if how == "kill":
+            with statuses.terminated_in_order():
+                os.kill(os.getpid(), signal.SIGTERM)
         if how == "question":
             click.confirm("sure", abort=True, err=True)
 
     monkeypatch.setitem(cli.cli.commands, "ends", ends)
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
-    found = {how: cli.run(["ends", how]) for how in ("well", "error", "question", "interrupt")} | {"usage": cli.run(["ends"])}
-    assert found == {"well": 0, "error": 1, "question": 1, "interrupt": 130, "usage": 2}
+    found = {how: cli.run(["ends", how]) for how in ("well", "error", "question", "interrupt", "kill")} | {"usage": cli.run(["ends"])}
+    assert found == {"well": 0, "error": 1, "question": 1, "interrupt": 130, "kill": 143, "usage": 2}
     assert {*found.values(), statuses.UNREAD} == set(statuses.STATUSES)
     capsys.readouterr()
     assert cli.run(["--help"]) == 0
