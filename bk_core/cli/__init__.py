@@ -29,6 +29,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 def run(arguments: list[str] | None = None) -> int:
     """The same as ``main``, but returns the status."""
+    if not statuses.has_outputs():
+        return statuses.USAGE
     try:
         from bk_core.cli import commands
     except KeyboardInterrupt:

@@ -47,6 +47,17 @@ def told() -> str:
     return f"Exit status {'; '.join(f'{status}: {meaning}' for status, meaning in STATUSES.items())}."
 
 
+def has_outputs() -> bool:
+    """Return False if there is no standard output (``>&-``), and say so: nothing is begun whose outcome could not be told. Without
+    standard error what is told there goes nowhere."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 -- for as long as the process runs
+    if sys.stdout is None:
+        told = "standard output is closed, so what bk finds cannot be told; nothing was done. > /dev/null throws it away"
+        print(f"error: {told}", file=sys.stderr)
+    return sys.stdout is not None
+
+
 def flushed(status: int) -> int:
     """Write out what is buffered and return ``status``, or UNREAD if nobody reads it."""
     try:

@@ -73,6 +73,19 @@ def test_both_outputs_may_be_closed() -> None:
         os.close(writing)
 
 
+def test_an_output_that_is_closed_is_told_in_one_line_before_anything_is_done() -> None:
+    def ended(closed: str, *words: str) -> tuple[int, bytes, bytes]:
+        command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "bk_core.cli", *words]
+        done = subprocess.run(command, capture_output=True, env=ENVIRONMENT, timeout=60)
+        return done.returncode, done.stdout, done.stderr
+
+    told = b"error: standard output is closed, so what bk finds cannot be told; nothing was done. > /dev/null throws it away\n"
+    assert ended(">&-", "checkpoint", "cat", "q/metadata", "--uri", "memory://nowhere") == (2, b"", told)
+    assert ended(">&- 2>&-", "--version") == (2, b"", b"")
+    assert ended("2>&-", "ledger", "nonsense") == (2, b"", b"")
+    assert ended("2>&-", "--version") == (0, b"bk, version %b\n" % bk_core.__version__.encode(), b"")
+
+
 def test_other_ends_of_a_process_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     @click.command()
     def leaving() -> None:
