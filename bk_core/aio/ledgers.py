@@ -154,12 +154,22 @@ class LedgerIteration:
     """Runs of entries as they arrive: ``async for run in ...``. An iteration that is cancelled may go on afterwards: no run is lost.
     One task at a time may wait for the next run; another one gets ConcurrentIterationError."""
 
-    def __init__(self, handle: ReadHandle, begin: Callable[[], RunStream], timeout_s: float | None, what: str, ends_quietly: bool) -> None:
+    def __init__(
+        self,
+        handle: ReadHandle,
+        begin: Callable[[], RunStream],
+        timeout_s: float | None,
+        what: str,
+        *,
+        ends_quietly: bool = False,
+        follows: bool = False,
+    ) -> None:
         self._handle = handle
         self._begin = begin
         self._timeout_s = timeout_s
         self._what = what
-        self._ends_quietly = ends_quietly  # when the time is up, or another task ends it
+        self._ends_quietly = ends_quietly or follows  # when the time is up, or another task ends it
+        self._follows = follows  # it ends when the handle or the client is closed
         self._stream: RunStream | None = None
         self._over = False
         self._is_asked = False  # a task waits for the next run
@@ -180,8 +190,10 @@ class LedgerIteration:
             run = await self._next()
         except asyncio.CancelledError:
             raise
-        except BaseException:
+        except BaseException as error:
             self._end()
+            if self._follows and isinstance(error, ClientClosedError):
+                raise StopAsyncIteration from None
             raise
         finally:
             self._is_asked = False
@@ -281,15 +293,15 @@ class ReadHandle(StaysHere):
 
     def _range(self, first: int, last: int, *, unconfirmed: bool = False) -> LedgerIteration:
         timeout_s, what = self._client.config.operation_timeout_s, f"a read of ledger {self.ledger_id}"
-        return LedgerIteration(self, lambda: range_stream(self._handle, first, last, unconfirmed=unconfirmed), timeout_s, what, False)
+        return LedgerIteration(self, lambda: range_stream(self._handle, first, last, unconfirmed=unconfirmed), timeout_s, what)
 
     @checked(first=ID, timeout_s=SECONDS)
     def tail(self, first: int = 0, *, timeout_s: float | None = None) -> LedgerIteration:
-        """Iterate over the entries from ``first`` on as they are confirmed, until the ledger is CLOSED and all were given. With
-        ``timeout_s`` it ends after so many seconds without an entry. See ``bk_core.ReadHandle.tail``."""
-        return LedgerIteration(
-            self, lambda: tail_stream(self._handle, first, deliver=True), timeout_s, f"a tail of ledger {self.ledger_id}", True
-        )
+        """Iterate over the entries from ``first`` on as they are confirmed, until the ledger is CLOSED and all were given, or the handle or
+        its client is closed. With ``timeout_s`` it ends after so many seconds without an entry, too; ``is_closed`` tells if the ledger is
+        at its end. See ``bk_core.ReadHandle.tail``, which raises ClientClosedError where this ends."""
+        what = f"a tail of ledger {self.ledger_id}"
+        return LedgerIteration(self, lambda: tail_stream(self._handle, first, deliver=True), timeout_s, what, follows=True)
 
     async def read_last_add_confirmed(self) -> int:
         """Ask the bookies for the LAC."""
@@ -308,7 +320,7 @@ class ReadHandle(StaysHere):
         """Wait until ``entry_id`` may be read and return True; False after ``timeout_s``, or when the ledger is CLOSED below it."""
         if entry_id > self.last_add_confirmed and not self.is_closed:
             runs = LedgerIteration(
-                self, lambda: tail_stream(self._handle, entry_id, deliver=False), timeout_s, f"ledger {self.ledger_id}", True
+                self, lambda: tail_stream(self._handle, entry_id, deliver=False), timeout_s, f"ledger {self.ledger_id}", ends_quietly=True
             )
             try:
                 async for _ in runs:
@@ -318,7 +330,7 @@ class ReadHandle(StaysHere):
         return entry_id <= self.last_add_confirmed
 
     async def close(self) -> None:
-        """Stop following the ledger; iterations that wait end with ClientClosedError. Idempotent."""
+        """Stop following the ledger. A ``tail`` ends; reads that wait, and ``wait_for``, raise ClientClosedError. Idempotent."""
         self._loop.check()
         with suppress(ClientClosedError):  # the client was closed first, and the handle with it
             await self._aside.run(self._handle.close)

@@ -92,6 +92,31 @@ def test_a_tail_that_another_task_ends_is_over(uri: str) -> None:
     run(main)
 
 
+@pytest.mark.parametrize("closed", ["handle", "client"])
+@pytest.mark.parametrize("kind", ["ledger", "log"])
+def test_a_follower_whose_reader_or_client_is_closed_is_over(uri: str, kind: str, closed: str) -> None:
+    """``tail`` of a ledger as ``follow`` of a log; a wait for one entry has no answer then, and raises."""
+
+    async def main() -> None:
+        async with aio.connect(uri, limits=QUICK) as writing, await opened(writing, kind):
+            client = await aio.connect(uri, limits=QUICK)
+            (ledger_id,) = client.sync.list_ledgers()
+            reader = await client.open_ledger(ledger_id) if kind == "ledger" else (await client.log("a")).reader()
+            runs: Any = reader.tail() if kind == "ledger" else reader.follow()
+            waits = [asyncio.create_task(collected(runs))]
+            if kind == "ledger":
+                waits.append(asyncio.create_task(reader.wait_for(0, PATIENCE_S)))
+            await eventually(lambda: runs._waiter if kind == "ledger" else reader._waiter)
+            await (client if closed == "client" else reader).close()
+            assert await waits[0] == [] and await collected(runs) == []
+            for wait in waits[1:]:
+                with pytest.raises(ClientClosedError):
+                    await wait
+            await client.close()
+
+    run(main)
+
+
 def test_a_read_of_a_range_that_another_task_ends_is_no_end(uri: str) -> None:
     async def main() -> None:
         async with aio.connect(uri, limits=QUICK) as client:
