@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from bk_core.client.log.list_store import LogClient
 from bk_core.client.log.reader import LogReader, reaching
 from bk_core.client.log.tables import EARLIEST, LATEST, Place
 from bk_core.client.near import meant
-from bk_core.errors import InvalidArgumentError, LogDataLossError, LogSchemaError, NoSuchLedgerError
+from bk_core.errors import BkError, InvalidArgumentError, LogDataLossError, LogSchemaError, NoSuchLedgerError, NoSuchLogError
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import Segment
 from bk_core.protocol.log.view import LogView
@@ -33,7 +34,11 @@ from bk_spark.source.planning import committed_ranges
 from bk_spark.source.stretches import LedgerEnd, RangeReader, end_of, with_live
 
 LOOK_S = 0.5  # the time between two looks at the stop event while nothing comes
-_AGAIN = "They were trimmed while they were read: read the log again, from the first entry that is left"
+_DELETED = "The log was deleted while it was read"
+_RECREATED = "The log was deleted and created again while it was read: what the old one had is lost"
+_LISTED = "The log still lists it, so somebody else deleted it: `bk log check` tells what else is lost"
+_TRIMMED = "They were trimmed while they were read: read the log again, from the first entry that is left"
+_UNKNOWN = "They were trimmed, or the log was deleted, while they were read, and nobody can tell now which it was"
 
 
 def arrow_schema(client: LogClient, name: str, columns: Sequence[str] | None) -> pa.Schema:
@@ -208,12 +213,24 @@ def _columns_of(name: str, view: LogView, columns: Sequence[str] | None) -> pa.S
 # --- reading --------------------------------------------------------------------------------------------------------------
 
 
+def _why_gone(client: LogClient, name: str, log_id: str, ledger_id: int) -> str:
+    """Return the reason why a ledger of the log is gone that was listed when the read began, for the error's message."""
+    try:
+        view = read_log(client, name)
+        listed = bool(view.named([ledger_id]))
+    except NoSuchLogError:
+        return _DELETED
+    except BkError:
+        return _UNKNOWN
+    return _RECREATED if view.log_id != log_id else _LISTED if listed else _TRIMMED
+
+
 def _batches(
     client: LogClient, name: str, password: bytes, view: LogView, schema: pa.Schema, ranges: Sequence[EntryRange]
 ) -> Iterator[pa.RecordBatch]:
     raw = view.properties.entry_format == "raw"
     stored = [] if raw else [arrow_schema_of_text(text) for text in view.listed.schemas]
-    reader = RangeReader(client, password, None, {}, True, _AGAIN)
+    reader = RangeReader(client, password, None, {}, True, partial(_why_gone, client, name, view.log_id))
 
     def decoded() -> Iterator[pa.RecordBatch]:
         for r, runs in reader.runs(ranges):

@@ -118,7 +118,7 @@ def _runs(options: Options, partition: BookKeeperPartition) -> Iterator[tuple[En
     # reads a hundred of them ahead, in vain if their next reader asks another bookie.
     reads = replace(client.config.reads, rotation=partition.rotation, spread=False)
     told = {} if known is None else known.ledgers
-    return RangeReader(client, options.password, reads, told, options.fail_on_data_loss, _AGAIN).runs(partition.ranges)
+    return RangeReader(client, options.password, reads, told, options.fail_on_data_loss, lambda _: _AGAIN).runs(partition.ranges)
 
 
 # --- ledgers --------------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from copy import copy
@@ -34,7 +34,8 @@ LedgerEnd = tuple[int, int, bool]
 class RangeReader:
     """Reads ranges with one client. ``reads`` are its read options, ``known`` the metadata of ledgers that need not be asked for.
 
-    Without ``fail_on_data_loss`` ledgers that are gone are left out. ``advice`` ends the message of the error otherwise.
+    Without ``fail_on_data_loss`` ledgers that are gone are left out. ``advice`` ends the message of the error otherwise; it is asked with
+    the ledger's id.
     """
 
     client: Any
@@ -42,7 +43,7 @@ class RangeReader:
     reads: Any
     known: Mapping[int, Versioned]
     fail_on_data_loss: bool
-    advice: str
+    advice: Callable[[int], str]
 
     def runs(self, ranges: Sequence[EntryRange]) -> Iterator[tuple[EntryRange, Iterator[Entries]]]:
         """Yield each range with its entries. Ranges that touch are read as one, through one handle. A range's runs must be used up before
@@ -115,7 +116,7 @@ class RangeReader:
         first, last, name = stretch[0], stretch[-1], stretch[0].log
         whose = "" if name is None else f" of log {name!r}"
         message = f"entries {first.first}..{last.last} of ledger {first.ledger_id}{whose} are lost: the ledger does not exist (any more)"
-        return LogDataLossError(f"{message}. {self.advice}", ledger=first.ledger_id)
+        return LogDataLossError(f"{message}. {self.advice(first.ledger_id)}", ledger=first.ledger_id)
 
 
 def _touching(ranges: Sequence[EntryRange]) -> Iterator[Stretch]:

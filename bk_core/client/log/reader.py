@@ -102,8 +102,10 @@ def reaching(client: LogClient, name: str, listed: LogView, start: Position) -> 
 class LogReader(StaysHere):
     """Reads a log in order and never fences (LOG-15, LOG-17). ``position`` is the next entry to read. Only one thread at a time may use it.
 
-    To follow a log, use ``follow``, or ``read``, then ``wait``, then ``read`` again. ``close`` it, or use it with ``with``. Entries are
-    read whole, and the ``row`` of a position is ignored.
+    To follow a log, use ``follow``, or ``read``, then ``wait``, then ``read`` again. ``close`` it, or use it with ``with``.
+
+    Entries are read whole. One of which the ``row`` of a position leaves some rows is read from its first row on. One whose rows were all
+    consumed is passed by: in a raw log ``Position(3, 17, row=1)`` is ``Position(3, 18)``. ``Log.to_batches`` is exact to the row.
     """
 
     @checked(password=SECRET)

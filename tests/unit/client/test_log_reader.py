@@ -364,6 +364,19 @@ def test_a_position_is_set_within_the_log(client: bk_core.BookKeeper) -> None:
     assert payloads(reader) == [b"b"]
 
 
+def test_the_row_of_a_position_in_a_raw_log_passes_its_entry_by(client: bk_core.BookKeeper) -> None:
+    """In a live segment and in a closed one, where a reader starts and where its position is set."""
+    with LogWriter.open(client, "a") as writer:
+        for payload in (b"a", b"b", b"c"):
+            writer.append(payload)
+        with LogReader(client, "a", start=Position(0, 1, row=1)) as live:
+            assert live.position == Position(0, 2) and live.wait(30) and payloads(live) == [b"c"]
+    with LogReader(client, "a", start=Position(0, 0, row=1)) as reader:
+        assert payloads(reader) == [b"b", b"c"]
+        reader.position = Position(0, 1, row=1)
+        assert payloads(reader) == [b"c"]
+
+
 def test_a_live_segment_that_was_read_to_its_end_may_be_trimmed(client: bk_core.BookKeeper) -> None:
     """LOG-13: nothing is lost to who has read it all; one entry less, and it is."""
     with LogWriter.open(client, "a") as writer:

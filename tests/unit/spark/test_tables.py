@@ -137,6 +137,42 @@ def test_a_trimmed_place_and_a_ledger_that_goes_under_a_read_are_losses(client: 
     assert read(log) == [2]
 
 
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("deleted", r"of log 'flights' are lost: .*\. The log was deleted while it was read"),
+        ("made anew", "The log was deleted and created again while it was read"),
+        ("without its ledger", "The log still lists it, so somebody else deleted it: `bk log check` tells"),
+    ],
+)
+def test_a_log_that_goes_under_a_read_is_told_as_what_it_is(client: Client, how: str, said: str) -> None:
+    log = client.create_log("flights", schema="id BIGINT")
+    log.write(ids(1))
+    batches = log.to_batches()
+    if how == "without its ledger":
+        (ledger_id,) = client.list_ledgers()
+        client.delete_ledger(ledger_id, even_if_listed=True)
+    else:
+        log.delete()
+    if how == "made anew":
+        client.create_log("flights", schema="id BIGINT").write(ids(2))
+    with pytest.raises(LogDataLossError, match=said):
+        batches.read_all()
+
+
+def test_a_reader_of_entries_passes_by_one_whose_rows_were_all_consumed(client: Client) -> None:
+    """Any other it reads whole, from its first row on: where it starts, and where its position is set."""
+    log = client.create_log("flights", schema="id BIGINT")
+    log.write(ids(1, 2, 3))
+    log.write(ids(4))
+    for row, entries in ((0, [0, 1]), (2, [0, 1]), (3, [1])):
+        with log.reader(start=Position(0, 0, row)) as reader:
+            assert [run.segment.seq for run in reader] == entries
+            reader.position = Position(0, 0, row)
+            assert [run.segment.seq for run in reader] == entries
+        assert read(log, start=Position(0, 0, row)) == [1, 2, 3, 4][row:]
+
+
 def test_a_raw_log_has_the_columns_of_sparks_source(client: Client) -> None:
     assert arrow_schema(raw_schema(True, False)) == RAW_COLUMNS
     log = client.create_log("lines")
