@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import logging
 import os
 import re
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from bk_core.client import BookKeeper
 
 URI_CONF = "spark.bookkeeper.metadataServiceUri"
+_SALT = os.urandom(32)  # of this process
 _FILE = (str, os.PathLike)
 _TLS = Check(
     "the files of a certificate chain and of its key, both PEM",
@@ -58,7 +60,7 @@ class _Application:
         self.context, self.where = context, where
         self.pid = os.getpid()
         self.lock = RLock()  # of opening; requests never take it. A handler of a signal may close inside of ``close``
-        self.asked: dict[str, dict[str, Any]] = {}  # how each was opened
+        self.asked: dict[str, dict[str, Any]] = {}  # how each was opened, with a digest of its password
         self.read_timeout_s = 0.0
         self._clients: dict[tuple[str, str, float | None], BookKeeper] = {}
         self._silenced: list[tuple[logging.Logger, Any]] = []
@@ -207,7 +209,7 @@ def checkpoint_location(
     quorums = {"ensemble_size": ensemble_size, "write_quorum_size": write_quorum_size, "ack_quorum_size": ack_quorum_size}
     options: dict[str, Any] = {key: value for key, value in {**quorums, "digest_type": digest_type}.items() if value is not None}
     options |= {"password": password.encode() if isinstance(password, str) else password, "take_over": take_over}
-    asked = {**options, "uri": uri, "protocol": protocol, "patience_s": patience_s}
+    asked = {**options, "password": _digest(options["password"]), "uri": uri, "protocol": protocol, "patience_s": patience_s}
     where = {"host": host, "bind_address": bind_address, "port": port, "tls": None if tls is None else tuple(map(str, tls))}
     with _in_call("checkpoint_location", "checkpoint_location", "close"):
         while True:
@@ -246,6 +248,11 @@ def close(spark: Any, name: str | None = None) -> None:
                 application.gateway.close_files(known, is_asked=True)
             with application.lock:
                 application.gateway.if_idle(application.close_clients)
+
+
+def _digest(password: bytes) -> bytes:
+    """Return what tells passwords apart and is none. It is kept for as long as the application runs, also behind a close."""
+    return hmac.digest(_SALT, password, "sha256")
 
 
 def _check_known(name: str, application: _Application | None) -> None:

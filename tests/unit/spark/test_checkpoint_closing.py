@@ -234,6 +234,19 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     driver.gateway.close()
 
 
+def test_no_password_is_kept(driver: Driver) -> None:
+    """How a checkpoint was opened is known for as long as the application runs, and the same call again is told from another one."""
+
+    def opened(password: str) -> str:
+        return checkpoint_location(driver.session, "x", uri="zk://a/l", password=password)
+
+    assert opened("hush1") == opened("hush1") and len(driver.stores) == 1
+    with pytest.raises(InvalidArgumentError, match=r"with other options \(password\)"):
+        opened("hush2")
+    close(driver.session, "x")
+    assert "x" in driver.application.asked and "hush" not in repr(driver.application.asked)
+
+
 def test_a_checkpoint_is_opened_without_what_a_killed_import_has_left(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
