@@ -109,7 +109,8 @@ def _judge_log(client: BookKeeper, name: str, listed: LedgerList, ids: Sequence[
         rows = sum(one.rows for one in lost)
         ledgers = tuple(one.ledger_id for one in lost)
         what = f"log {name} lists {counted(len(lost), 'ledger')} with {counted(rows, 'row')} that cannot be found"
-        repair = f"bk log repair {name}" if store_of(name) is None else f"bk checkpoint rm {store_of(name)}"
+        insists = " --even-if-alive" if any(one.ledger_id in missing for one in listed.live_segments) else ""  # it named the owner
+        repair = f"bk log repair {name}" if store_of(name) is None else f"bk checkpoint rm {store_of(name)}{insists}"
         advice = f"restore the metadata of the ledgers if it can be had; `{repair}` gives them up for good"
         command = f"bk log check {name}"
         yield Finding("log-ledgers-missing", what, advice, command, ledgers=ledgers[:SHOWN_MAX], logs=(name,), count=len(lost))

@@ -249,7 +249,8 @@ def changes_lost(name: str, error: LogDataLossError) -> FileDataLostError:
     """The store's error when a ledger of its log is gone."""
     ledger_id = error.context.get("ledger")
     what = f"ledger {ledger_id}, which held changes of file store {name!r}, does not exist, so nobody can tell what its files are"
-    then = f"restore that ledger, or delete what is left (bk checkpoint rm {name}): a query begins anew then, or from a copy"
+    remove = f"bk checkpoint rm {name}, with --even-if-alive where the lost ledger was to tell that its owner is gone"
+    then = f"restore that ledger, or delete what is left ({remove}): a query begins anew then, or from a copy"
     return FileDataLostError(f"{what}: {then} (bk checkpoint import)", store=name, ledger=ledger_id)
 
 

@@ -242,7 +242,8 @@ def check_repairs_files(name: str, even_if_files: bool) -> None:
     what = (
         f"log {name!r} holds the changes of file store {store!r}, and some are lost: written off, the store would show older files, or none"
     )
-    query = f"bk checkpoint rm {store} deletes it, and a query begins anew or from a copy (bk checkpoint import)"
+    insists = "--even-if-alive where a lost ledger was to tell that its owner is gone"
+    query = f"bk checkpoint rm {store} deletes it ({insists}), and a query begins anew or from a copy (bk checkpoint import)"
     raise InvalidArgumentError(
         f"{what}, and a query would go on from there without a word. Nothing was done. {query}; "
         "even_if_files=True (--even-if-files) writes them off all the same",

@@ -190,7 +190,8 @@ def test_grd_7_a_checkpoint_that_has_lost_changes_is_never_shown_as_another(bk: 
     lost = read_ledger_list(client, store_log("flights")).segments[0].ledger_id
     client.store.delete_ledger(lost)
     with pytest.raises(
-        FileDataLostError, match=rf"^\[BK-FILES-DATA-LOST\] ledger {lost}, which held changes .*\(bk checkpoint rm flights\)"
+        FileDataLostError,
+        match=rf"^\[BK-FILES-DATA-LOST\] ledger {lost}, which held changes .*\(bk checkpoint rm flights, with --even-if-alive where",
     ) as caught:
         FileStore.open(client, "flights")
     assert "repair" not in str(caught.value)
@@ -199,7 +200,7 @@ def test_grd_7_a_checkpoint_that_has_lost_changes_is_never_shown_as_another(bk: 
         assert "[BK-FILES-DATA-LOST]" in bk.err and "checkpoint 'flights'" in bk.err and "file store" not in bk.err, command
     for flags in ([], ["--yes"]):
         bk("repair", "files.flights", *flags, group="log", status=1)
-        assert "bk checkpoint rm flights deletes it" in bk.err and "--even-if-files" in bk.err
+        assert "bk checkpoint rm flights deletes it (--even-if-alive where a lost ledger" in bk.err and "--even-if-files" in bk.err
     with pytest.raises(InvalidArgumentError, match="Nothing was done"):
         repair_log(client, "files.flights")
     with pytest.raises(FileDataLostError):
@@ -210,6 +211,21 @@ def test_grd_7_a_checkpoint_that_has_lost_changes_is_never_shown_as_another(bk: 
     bk("rm", "flights", "--yes")
     bk("import", "flights", folder)
     assert bk("cat", "flights", "metadata") == '{"id":"q"}'
+
+
+def test_a_checkpoint_that_has_lost_the_ledger_of_its_owner_is_deleted_as_the_advice_says(bk: Bk, client: bk_core.BookKeeper) -> None:
+    """The lost ledger was to tell that its owner is gone, so that one may live, as far as anybody knows."""
+    owner = FileStore.open(client, "flights")
+    owner.put("/metadata", b"x")
+    client.store.delete_ledger(read_ledger_list(client, store_log("flights")).segments[-1].ledger_id)
+    owner.abandon()
+    bk("rm", "flights", "--yes", status=1)
+    assert "may be open in a process that is not named" in bk.err
+    (told,) = [one for one in bk.json("doctor", group="cluster", status=1) if one.get("code") == "log-ledgers-missing"]
+    command = "bk checkpoint rm flights --even-if-alive"
+    assert f"`{command}` gives them up for good" in told["advice"]
+    bk(*command.split()[2:], "--yes")
+    assert "0 checkpoints" in bk("ls")
 
 
 def test_sizes_of_a_store_are_told_as_they_were_given(client: bk_core.BookKeeper) -> None:
