@@ -21,10 +21,11 @@ from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedCo
 from bk_core.cli.checkpoint_words import everything, in_words, store_and_path, viewed, whole_store
 from bk_core.cli.output import cluster_options, connected, password_option, progress_bar, say_json
 from bk_core.cli.statuses import terminated_in_order
-from bk_core.client.files.imports import delete_unfinished_imports, new_import, unfinished_imports
+from bk_core.client.files.imports import delete_unfinished_imports, is_of_import, new_import, unfinished_imports
 from bk_core.display.words import counted
 from bk_core.errors import (
     BkError,
+    ExportFileError,
     FileDataLostError,
     FileStoreError,
     InvalidArgumentError,
@@ -91,13 +92,26 @@ def copy_out(name: str, directory: Path, password: str, uri: str, protocol: str,
     An export that is killed leaves a hidden folder `.DIR.<32 hex digits>.partial` beside it, which you may delete.
     """
     directory, (store, path) = directory.absolute(), store_and_path(name)
-    _check_free(directory)
-    with terminated_in_order(), connected(uri, protocol) as client, viewed(client, store, password) as view:
-        done = export_files(view, path, directory)
+    with _of_folder(directory, "cannot be written, so nothing was copied"):
+        _check_free(directory)
+        with terminated_in_order(), connected(uri, protocol) as client, viewed(client, store, password) as view:
+            done = export_files(view, path, directory)
     if as_json:
         say_json({"checkpoint": name, "directory": str(directory), "files": done.files, "bytes": done.bytes})
     else:
         click.echo(f"checkpoint {name}: {_told(done)} copied to {directory}")
+
+
+@contextmanager
+def _of_folder(directory: Path, told: str) -> Iterator[None]:
+    """Tell what the system says of a folder of this machine, or of what is in it, as ExportFileError."""
+    try:
+        yield
+    except (BkError, BrokenPipeError):
+        raise
+    except OSError as error:
+        where = "" if error.filename is None or str(error.filename) == str(directory) else f" ({error.filename})"
+        raise ExportFileError(f"{directory} {told}: {error.strerror or error}{where}") from error
 
 
 def _check_free(directory: Path) -> None:
@@ -197,14 +211,20 @@ def copy_in(
 ) -> None:
     """Copy the checkpoint in DIR into a new file store. Every file is read back and compared.
 
-    The query of the checkpoint must not run meanwhile. The import leaves out the check sums of Hadoop's local file system (.NAME.crc).
+    The query of the checkpoint must not run meanwhile. The import leaves out the check sums of Hadoop's local file system (.NAME.crc),
+    and `.importing-<32 hex digits>` in DIR, which a killed import had left in a store that DIR was copied from.
     All files come in by one change, when every one is there: if the import fails, is interrupted or killed, the checkpoint has the files
     that it had before. What a killed import has left goes with the next one, with the next start of the query, or with `bk checkpoint
     gc`. All files get the time of the import: `bk checkpoint show` tells it as the time of earlier commits.
     """
     name = whole_store(name, "import")
-    plan = scan(directory)
-    with terminated_in_order(), connected(uri, protocol) as client, in_words(name, password):
+    unreadable = "cannot be read, so nothing was changed"
+    with _of_folder(directory, unreadable):
+        plan = scan(directory)
+    for left in plan.unfinished:
+        told = "a killed import had left it there, and it is no part of the checkpoint"
+        click.echo(f"checkpoint {name}: {directory / left} is left out: {told}", err=True)
+    with terminated_in_order(), connected(uri, protocol) as client, in_words(name, password), _of_folder(directory, unreadable):
         existed = _is_free_for(client, name, password.encode(), replace=replace, even_if_alive=even_if_alive)
         if existed and replace and not yes:
             click.confirm(f"replace all files of checkpoint {name}?", abort=True, err=True)
@@ -219,12 +239,14 @@ def copy_in(
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The contents of a folder. ``files``: each path below it with what tells that it was changed. ``dropped``: how many are left out."""
+    """The contents of a folder. ``files``: each path below it with what tells that it was changed. ``dropped``: how many check sums are
+    left out. ``unfinished``: what killed imports had left in a store from which the folder was copied; it is left out, too."""
 
     root: Path
     directories: tuple[str, ...]
     files: dict[str, tuple[int, int, int]]
     dropped: int
+    unfinished: tuple[str, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -236,7 +258,11 @@ def scan(root: Path) -> Plan:
     directories: list[str] = []
     files: dict[str, tuple[int, int, int]] = {}
     dropped = 0
+    unfinished: list[str] = []
     for parent, below, names in os.walk(root, onerror=_raise):
+        if Path(parent) == root:
+            unfinished = sorted(name for name in (*below, *names) if is_of_import(f"/{name}"))
+            below[:], names = [name for name in below if name not in unfinished], [name for name in names if name not in unfinished]
         below.sort()
         for name in (*below, *sorted(names)):
             path = Path(parent) / name
@@ -251,7 +277,7 @@ def scan(root: Path) -> Plan:
                 files[place] = (found.st_size, found.st_mtime_ns, found.st_ino)
     if "/metadata" not in files and "/offsets" not in directories:
         raise InvalidArgumentError(f"{root} is no checkpoint of a streaming query: it has neither a file metadata nor a folder offsets")
-    return Plan(root, tuple(directories), files, dropped)
+    return Plan(root, tuple(directories), files, dropped, tuple(unfinished))
 
 
 def _raise(error: OSError) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -171,6 +172,42 @@ def test_what_cannot_be_a_checkpoint_is_refused(bk: Bk, client: bk_core.BookKeep
     assert "[BK-ARGUMENT]" in bk.err
     bk("import", "q", tmp_path / "nothing", status=2)
     assert file_stores(client) == []
+
+
+def test_what_a_killed_import_had_left_in_the_folder_is_left_out(bk: Bk, tmp_path: Path) -> None:
+    """A store that was copied by another tool has it in its root. Elsewhere a name like it is a file's as any other."""
+    source, left = checkpoint(tmp_path / "in"), f".importing-{'0' * 32}"
+    (source / left / "offsets").mkdir(parents=True)
+    (source / left / "offsets/0").write_text("half")
+    (source / "offsets" / left).write_text("whole")
+    bk("import", "q", source)
+    assert f"checkpoint q: {source / left} is left out: a killed import had left it there, and it is no part of the checkpoint" in bk.err
+    assert bk.json("ls", "q") and all(left not in one["path"] for one in bk.json("ls", "q")) and bk.err == ""
+    assert bk("cat", "q", f"offsets/{left}") == "whole"
+
+
+def test_a_folder_that_the_system_refuses_is_told(
+    bk: Bk, client: bk_core.BookKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = checkpoint(tmp_path / "in")
+    bk("import", "q", source)
+    long = tmp_path / ("x" * 300)
+    bk("export", "q", long, status=1)
+    assert bk.err == f"error: [BK-EXPORT-FILE] {long} cannot be written, so nothing was copied: File name too long\n"
+    opened = Path.open
+
+    def refused(path: Path, *how: Any, **more: Any) -> Any:
+        if path.name == "metadata":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return opened(path, *how, **more)
+
+    monkeypatch.setattr(Path, "open", refused)
+    bk("import", "new", source, status=1)
+    told = f"error: [BK-EXPORT-FILE] {source} cannot be read, so nothing was changed: Permission denied ({source / 'metadata'})"
+    assert told in bk.err and file_stores(client) == ["q"]
+    bk("export", "q", tmp_path / "out", status=1)
+    assert f"[BK-EXPORT-FILE] {tmp_path / 'out'} cannot be written, so nothing was copied: Permission denied (" in bk.err
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["bookies", "in"]
 
 
 @pytest.mark.parametrize("existed", [False, True])
