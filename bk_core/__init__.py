@@ -32,54 +32,98 @@ if TYPE_CHECKING:
     from bk_core.client import ReadHandle as ReadHandle
     from bk_core.client import WriteHandle as WriteHandle
     from bk_core.client import connect as connect
+    from bk_core.client.diff import ReplicaDiff as ReplicaDiff
+    from bk_core.client.doctor.findings import Diagnosis as Diagnosis
     from bk_core.client.exploring.ledger import Ledger as Ledger
     from bk_core.client.exploring.ledgers import LedgerCopies as LedgerCopies
     from bk_core.client.exploring.ledgers import Ledgers as Ledgers
     from bk_core.client.exploring.trace import Trace as Trace
     from bk_core.client.files.store import FileStore as FileStore
+    from bk_core.client.files.store import Staged as Staged
+    from bk_core.client.files.upkeep import FileGcReport as FileGcReport
     from bk_core.client.files.upkeep import delete_file_store as delete_file_store
     from bk_core.client.files.upkeep import file_stores as file_stores
     from bk_core.client.files.upkeep import gc_file_store as gc_file_store
     from bk_core.client.files.upkeep import own_file_store as own_file_store
     from bk_core.client.files.view import FileStoreView as FileStoreView
+    from bk_core.client.log.check import LogCheck as LogCheck
+    from bk_core.client.log.info import LogInfo as LogInfo
+    from bk_core.client.log.janitor import GcReport as GcReport
     from bk_core.client.log.log import Log as Log
+    from bk_core.client.log.parts import LogSpan as LogSpan
+    from bk_core.client.log.reader import LogEntries as LogEntries
     from bk_core.client.log.reader import LogReader as LogReader
+    from bk_core.client.log.tables import WrittenRows as WrittenRows
+    from bk_core.client.log.tracing import BatchTrace as BatchTrace
+    from bk_core.client.log.tracing import EntryTrace as EntryTrace
     from bk_core.client.log.writer import LogWriter as LogWriter
+    from bk_core.client.repair.report import DecommissionReport as DecommissionReport
+    from bk_core.client.repair.report import LedgerReport as LedgerReport
+    from bk_core.client.repair.report import RepairReport as RepairReport
+    from bk_core.client.xray import Xray as Xray
     from bk_core.config import ClientConfig as ClientConfig
     from bk_core.errors import BkError as BkError
+    from bk_core.metadata.store import BookieView as BookieView
     from bk_core.metrics.snapshot import HistogramValue as HistogramValue
     from bk_core.metrics.snapshot import Metrics as Metrics
+    from bk_core.protocol.files.content import FileStatus as FileStatus
     from bk_core.protocol.ledger.metadata import DigestType as DigestType
+    from bk_core.protocol.ledger.metadata import Fragment as Fragment
     from bk_core.protocol.ledger.metadata import LedgerMetadata as LedgerMetadata
     from bk_core.protocol.ledger.metadata import LedgerState as LedgerState
+    from bk_core.protocol.ledger.read.options import ReadOptions as ReadOptions
     from bk_core.protocol.ledger.run import EntryRun as EntryRun
+    from bk_core.protocol.limits import Limits as Limits
     from bk_core.protocol.log.position import Position as Position
     from bk_core.protocol.log.segments import LogProperties as LogProperties
+    from bk_core.protocol.log.segments import Segment as Segment
 
 _HOMES = {
+    "BatchTrace": "bk_core.client.log.tracing",
     "BkError": "bk_core.errors",
     "BookKeeper": "bk_core.client",
+    "BookieView": "bk_core.metadata.store",
     "ClientConfig": "bk_core.config",
+    "DecommissionReport": "bk_core.client.repair.report",
+    "Diagnosis": "bk_core.client.doctor.findings",
     "DigestType": "bk_core.protocol.ledger.metadata",
     "EntryRun": "bk_core.protocol.ledger.run",
+    "EntryTrace": "bk_core.client.log.tracing",
+    "FileGcReport": "bk_core.client.files.upkeep",
+    "FileStatus": "bk_core.protocol.files.content",
     "FileStore": "bk_core.client.files.store",
     "FileStoreView": "bk_core.client.files.view",
+    "Fragment": "bk_core.protocol.ledger.metadata",
+    "GcReport": "bk_core.client.log.janitor",
     "HistogramValue": "bk_core.metrics.snapshot",
     "Ledger": "bk_core.client.exploring.ledger",
     "LedgerCopies": "bk_core.client.exploring.ledgers",
     "LedgerMetadata": "bk_core.protocol.ledger.metadata",
+    "LedgerReport": "bk_core.client.repair.report",
     "LedgerState": "bk_core.protocol.ledger.metadata",
     "Ledgers": "bk_core.client.exploring.ledgers",
+    "Limits": "bk_core.protocol.limits",
     "LocalCluster": "bk_core.bookie.local_cluster",
     "Log": "bk_core.client.log.log",
+    "LogCheck": "bk_core.client.log.check",
+    "LogEntries": "bk_core.client.log.reader",
+    "LogInfo": "bk_core.client.log.info",
     "LogProperties": "bk_core.protocol.log.segments",
     "LogReader": "bk_core.client.log.reader",
+    "LogSpan": "bk_core.client.log.parts",
     "LogWriter": "bk_core.client.log.writer",
     "Metrics": "bk_core.metrics.snapshot",
     "Position": "bk_core.protocol.log.position",
     "ReadHandle": "bk_core.client",
+    "ReadOptions": "bk_core.protocol.ledger.read.options",
+    "RepairReport": "bk_core.client.repair.report",
+    "ReplicaDiff": "bk_core.client.diff",
+    "Segment": "bk_core.protocol.log.segments",
+    "Staged": "bk_core.client.files.store",
     "Trace": "bk_core.client.exploring.trace",
     "WriteHandle": "bk_core.client",
+    "WrittenRows": "bk_core.client.log.tables",
+    "Xray": "bk_core.client.xray",
     "connect": "bk_core.client",
     "delete_file_store": "bk_core.client.files.upkeep",
     "file_stores": "bk_core.client.files.upkeep",

@@ -69,6 +69,7 @@ class LogCheck:
 
     @property
     def is_good(self) -> bool:
+        """Return True if no problem was found."""
         return not self.problems
 
     @property

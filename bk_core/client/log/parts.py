@@ -33,14 +33,17 @@ class LogSpan:
 
     @property
     def first_position(self) -> Position:
+        """Return the position of the first entry."""
         return Position(self.seq, self.first_entry_id)
 
     @property
     def last_position(self) -> Position:
+        """Return the position of the last entry."""
         return Position(self.seq, self.last_entry_id)
 
     @property
     def end_position(self) -> Position:
+        """Return the position behind the last entry, at which a reader goes on."""
         return Position(self.seq, self.last_entry_id + 1)
 
 

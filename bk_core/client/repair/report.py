@@ -59,6 +59,7 @@ class LedgerReport:
 
     @property
     def is_good(self) -> bool:
+        """Return True if the ledger needs no repair, as far as the check looked."""
         return all(fragment.is_good for fragment in self.fragments) and not self.open_tail_lost and not self.needs_filling
 
 
@@ -111,10 +112,12 @@ class RepairReport:
 
     @property
     def is_complete(self) -> bool:
+        """Return True if nothing is left to do: no problem, no undecided tail that is lost, and nobody else at work."""
         return not (self.problems or self.open_tail_lost or self.locked_by)
 
     @property
     def changed(self) -> bool:
+        """Return True if the repair changed anything."""
         return bool(self.moved or self.refilled or self.recovered or self.sealed)
 
 
@@ -175,6 +178,7 @@ class DecommissionReport:
 
     @property
     def repairs(self) -> list[RepairReport]:
+        """Return the repairs that changed a ledger, then those that could not."""
         return [*self.changes, *self.in_vain.values()]
 
 

@@ -49,6 +49,7 @@ class Segment:
 
     @property
     def live(self) -> bool:
+        """Return True while a writer may add entries at the segment's end, which the list does not know yet."""
         return self.last_entry_id is None
 
     @property
@@ -58,6 +59,7 @@ class Segment:
 
     @property
     def after_seq(self) -> int:
+        """Return the sequence number of the next segment."""
         return self.seq + 1
 
     @property
@@ -66,6 +68,7 @@ class Segment:
         return self.first_entry_id + self.entries
 
     def first_position(self) -> Position:
+        """Return the position of the segment's first entry."""
         return Position(self.seq, self.first_entry_id)
 
     def rows_in(self, entry: int) -> int | None:
@@ -87,9 +90,11 @@ class Segment:
 
     @property
     def units(self) -> int:
+        """Return the number of rows, or of entries where the rows per entry are not known."""
         return self.rows if self.rows_per_entry else self.entries
 
     def units_before(self, entry: int, row: int) -> int:
+        """Return the units before ``row`` of ``entry``, which lies in the segment or is the end of it."""
         done = entry - self.first_entry_id
         return min(self.rows, done * self.rows_per_entry + row) if self.rows_per_entry else done
 

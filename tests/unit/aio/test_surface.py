@@ -18,6 +18,8 @@ README = Path(aio.__file__).with_name("README.md").read_text(encoding="utf-8").p
 TWINS = ("BookKeeper", "Log", "LogReader", "LogWriter", "ReadHandle", "WriteHandle")
 OF_BOTH = {
     *("BkError", "ClientConfig", "DigestType", "EntryRun", "LedgerMetadata", "LedgerState", "LogProperties", "Position", "__version__"),
+    *("BatchTrace", "BookieView", "DecommissionReport", "Diagnosis", "EntryTrace", "Fragment", "GcReport", "LedgerReport", "Limits"),
+    *("LogCheck", "LogEntries", "LogInfo", "LogSpan", "ReadOptions", "RepairReport", "ReplicaDiff", "Segment", "WrittenRows", "Xray"),
     *("aio", "errors", "kernels"),
 }
 """Values, settings and modules, which both clients use."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import subprocess
 import sys
 from types import ModuleType
@@ -11,6 +13,11 @@ import pytest
 import bk_core
 import bk_spark
 from bk_core.client.files.view import FileStoreView
+
+PARTS = {"Content", "EntryState", "FoundLedger", "LedgerAccess", "LedgerFragment", "Segments", "TraceMark", "TraceMessage", "TraceStep"}
+PARTS |= {"ApacheSettings", "ClientSettings", "LedgerFilters", "LogSettings", "RepairSettings", "Versioned", "XrayProblem"}
+PARTS |= {"ClientCounts", "Closable", "Following", "LogClient", "MetadataStore", "Session"}
+"""Classes that are part of a value, name the options of a call, or are what the program itself works with."""
 
 
 @pytest.mark.parametrize("module", [bk_core, bk_spark], ids=lambda module: module.__name__)
@@ -34,6 +41,25 @@ def test_what_the_documents_name_is_there_after_a_bare_import() -> None:
 
 def test_a_view_is_exported_beside_the_store() -> None:
     assert bk_core.FileStoreView is FileStoreView and {"FileStore", "FileStoreView"} <= set(bk_core.__all__)
+
+
+def test_what_users_give_and_get_is_there() -> None:
+    """Each class of ours that a public call takes or returns, but those that are parts of others, or of this program."""
+    met = set()
+    for name in bk_core.__all__:
+        public = getattr(bk_core, name)
+        for member in vars(public).values() if isinstance(public, type) else [public]:
+            call = inspect.unwrap(getattr(member, "fget", None) or getattr(member, "__func__", None) or member)
+            if inspect.isfunction(call) and not call.__name__.startswith("_"):
+                words = re.findall(r"[A-Z][A-Za-z]+", " ".join(map(str, call.__annotations__.values())))
+                met |= {word for word in words if inspect.isclass(call.__globals__.get(word)) and _is_ours(call.__globals__[word])}
+    assert {"LogEntries", "LogInfo", "ReadOptions", "FileStatus"} <= met
+    assert met - PARTS <= set(bk_core.__all__)
+    assert bk_core.ClientConfig("zk://a/l", limits=bk_core.Limits()).limits == bk_core.Limits()
+
+
+def _is_ours(found: type) -> bool:
+    return found.__module__.startswith("bk_core.") and not issubclass(found, BaseException)
 
 
 def test_looking_loads_nothing() -> None:
