@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
@@ -12,7 +13,7 @@ from weakref import ref
 
 from bk_core.background import WorkerPool
 from bk_core.errors import BkError, ClientClosedError, EventLoopError, OperationTimeoutError
-from bk_core.threads import SafeFuture
+from bk_core.threads import SafeFuture, is_ending
 
 T = TypeVar("T")
 STEPS_MAX = 256  # of one turn of the loop, so that its other tasks run in between
@@ -192,14 +193,20 @@ M = TypeVar("M", bound=Manageable)
 
 class Opening(Generic[M]):
     """Something that is opened when it is awaited (``ledger = await client.create_ledger()``), or entered (``async with
-    client.create_ledger() as ledger``) and closed again."""
+    client.create_ledger() as ledger``) and closed again. One that is dropped without that warns as a coroutine does."""
 
     _what = "what is opened"
+    _is_asked = True  # until it is made
 
     def __init__(self, open_: Callable[[], Any], what: str) -> None:
         self._open = open_
         self._what = what  # the call, for messages
         self._opened: M | None = None
+        self._is_asked = False
+
+    def __del__(self) -> None:
+        if not (self._is_asked or is_ending()):
+            warnings.warn(f"{self._what} was never awaited, so nothing was opened", RuntimeWarning, stacklevel=2, source=self)
 
     def __repr__(self) -> str:
         return f"<Opening of {self._what}: await it, or use async with>"
@@ -207,16 +214,19 @@ class Opening(Generic[M]):
     if not TYPE_CHECKING:  # a type checker finds these mistakes by itself
 
         def __getattr__(self, name: str) -> NoReturn:
+            self._is_asked = self._is_asked or not name.startswith("_")  # the mistake is told
             message = f"{self._what} is not open yet and has no {name!r}: await it, or use `async with {self._what} as ...`"
             raise AttributeError(message, name=name, obj=self)
 
         def __enter__(self) -> NoReturn:
+            self._is_asked = True
             raise TypeError(f"{self._what} is opened by `async with`, and not by `with`; or await it")
 
         def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
             """Python looks for this before it enters."""
 
     def __await__(self) -> Generator[Any, None, M]:
+        self._is_asked = True
         found: M = yield from self._open().__await__()
         return found
 

@@ -102,6 +102,23 @@ def test_what_is_not_open_yet_says_how_to_open_it(uri: str) -> None:
     run(main)
 
 
+def test_what_nobody_awaits_is_told(uri: str) -> None:
+    """As of a coroutine. What was awaited, or told as a mistake already, is not told again."""
+
+    async def main() -> None:
+        async with aio.connect(uri, limits=QUICK) as client:
+            with pytest.warns(RuntimeWarning, match=r"^client.create_ledger\(...\) was never awaited, so nothing was opened$"):
+                client.create_ledger()
+            assert await client.list_ledgers() == []
+            async with await client.create_ledger(), client.create_ledger():
+                pass
+            made: Any = client.create_ledger()
+            with pytest.raises(AttributeError):
+                made.append(b"x")
+
+    run(main)
+
+
 def test_ledgers_are_opened_followed_recovered_and_deleted(uri: str) -> None:
     async def main() -> None:
         async with aio.connect(uri, limits=QUICK) as client, client.create_ledger(password=b"secret") as ledger:

@@ -57,6 +57,7 @@ def test_a_read_that_is_closed_in_the_middle_is_no_end(uri: str, monkeypatch: py
 def test_a_cancellation_in_the_turn_of_the_news_is_one(uri: str, kind: str) -> None:
     async def main() -> None:
         async with aio.connect(uri, limits=QUICK) as client, await opened(client, kind) as writer:
+            go_on = stalled(client)  # else it may be acknowledged before anybody waits
             acknowledged = await writer.append_future(b"x")
             waits = asyncio.create_task(waited(acknowledged))
             await eventually(lambda: acknowledged._waiters)
@@ -65,6 +66,7 @@ def test_a_cancellation_in_the_turn_of_the_news_is_one(uri: str, kind: str) -> N
             with pytest.raises(asyncio.CancelledError):
                 await waits
             assert waits.cancelled()
+            go_on.set()
 
     async def waited(acknowledged: Any) -> None:
         await acknowledged._news()
