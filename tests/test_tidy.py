@@ -361,6 +361,7 @@ def test_lock_names_no_hosts_and_hashes_everything() -> None:
 
 
 def error_classes() -> list[type[errors.BkError]]:
+    importlib.import_module("bk_core.bookie.zookeeper_process")  # it has one of its own
     found = [value for _, value in inspect.getmembers(errors, inspect.isclass) if issubclass(value, errors.BkError)]
     return [*found, *(cls for cls in _subclasses(errors.BkError) if cls not in found and cls.__module__.startswith("bk_"))]
 
@@ -379,6 +380,20 @@ def test_every_error_pickles(cls: type[errors.BkError]) -> None:
     assert copy.args == error.args
     assert copy.context == {"ledger_id": 3, "entry_id": 7}
     assert str(copy) == f"[{cls.code}] no entry 7"
+
+
+def test_every_error_that_users_meet_is_in_the_tree() -> None:
+    """Its class is one of bk_core.errors, or of the module that alone raises it and below BkError. Others never leave the package: whoever
+    reads entries turns the first two into LogEntryError, and the demo's and the signal's end their own command."""
+    inner = {"BadEntryError", "EntryTooBigError", "DemoError", "TerminatedError"}
+    found = {
+        node.name
+        for package in ("bk_core", "bk_spark")
+        for path in (ROOT / package).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and node.name.endswith("Error") and not node.name.startswith("_")
+    }
+    assert found - {cls.__name__ for cls in error_classes()} == inner
 
 
 def test_every_error_has_a_code_of_its_own() -> None:

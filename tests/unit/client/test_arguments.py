@@ -14,6 +14,9 @@ import pytest
 import bk_core
 from bk_core.bookie.local_cluster import LocalCluster
 from bk_core.bookie.server import EmbeddedBookie
+from bk_core.client.files import upkeep
+from bk_core.client.files.store import FileStore
+from bk_core.client.files.view import FileStoreView
 from bk_core.client.log import check, history, janitor, lists, orphans
 from bk_core.client.log.lists import create_log
 from bk_core.client.log.reader import LogReader
@@ -23,6 +26,7 @@ from bk_core.config import ClientConfig
 from bk_core.errors import ArgumentTypeError, BkError, InvalidArgumentError
 from bk_core.metadata import open_store
 from bk_core.metadata.store import Versioned
+from bk_core.protocol.files.content import Content
 from bk_core.protocol.ledger.read.options import ReadOptions
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.log.position import Position
@@ -53,6 +57,9 @@ WRONG: dict[str, list[Any]] = {
     "MetadataStore": ["zk://h/ledgers", 8, object()],
     "ReadOptions": ["fast", {}, 8],
     "LogProperties": ["raw", {}, 8],
+    "Content": ["raw", {}, 8, b"x"],
+    "Data": ["x", 8, 1.5, True, object()],
+    "Bytes | Iterable[Bytes]": ["x", 8, 1.5, True, object()],
     "Position": [8, "1:2", (1, 2)],
     "Limits": [{}, 8],
     "ReadMode": ["PARALLEL", 1],
@@ -69,7 +76,8 @@ WRONG: dict[str, list[Any]] = {
 NEGATIVE = ("_id", "_size", "_s", "_ms", "_bytes", "_max", "_entries", "_per_second", "attempts", "bookies", "index", "_ns", "_errors")
 VARIABLE = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 INNER = {  # not for users: parts of writing a log, of machines, and of the janitor
-    "check_listable", "check_repairs_files", "gc_quietly", "history_of", "read_batches", "seal_log", "update_ledger_list", "write_chunk",
+    "check_listable", "check_repairs_files", "delete_if_unused", "is_of_gone_import", "own_for_import",
+    "gc_quietly", "history_of", "read_batches", "seal_log", "update_ledger_list", "write_chunk",
 }  # fmt: skip
 
 
@@ -90,16 +98,22 @@ class Tree:
         self.log_writer.append(b"x")
         self.log_reader = LogReader(self.client, "log")
         self.reader = self.client.open_ledger(self.writer.ledger_id)
+        self.files = FileStore.open(self.client, "s")
+        self.files.put("/a", b"a")
+        self.view = FileStoreView.open(self.client, "s")
         self.orphan = orphans.Orphan(99, "log")
 
     def look(self) -> object:
         store = self.store
         ledgers = {ledger: store.read_ledger(ledger) for ledger in store.list_ledgers()}
-        kept = {path: store.children(path) for path in ("logs", "intents", "deleted")}
-        return ledgers, kept, store.read("logs/log"), self.writer.length, self.log_writer.position
+        kept = {path: store.children(path) for path in ("logs", "intents", "deleted", "files")}
+        files = [(one.path, self.files.status(one.path).file_id) for one in self.files.listing("/")]
+        return ledgers, kept, store.read("logs/log"), self.writer.length, self.log_writer.position, files
 
     def close(self) -> None:
         self.log_writer.abandon()
+        self.view.close()
+        self.files.close()
         self.client.close()
         for bookie in self.bookies:
             bookie.close()
@@ -118,9 +132,9 @@ def methods(kind: type, *without: str) -> list[str]:
     return [name for name, _ in found if not name.startswith("_") and name not in without]
 
 
-def of_logs() -> Iterator[tuple[str, Callable[..., Any]]]:
-    """The functions about logs that users call."""
-    for module in (check, history, janitor, lists, orphans):
+def of_modules() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """The functions about logs and file stores that users call."""
+    for module in (check, history, janitor, lists, orphans, upkeep):
         for name, function in inspect.getmembers(module, inspect.isfunction):
             if function.__module__ == module.__name__ and not name.startswith("_") and name not in INNER:
                 yield name, function
@@ -132,6 +146,7 @@ NEEDED: dict[str, Any] = {
     "write_quorum_size": 1,
     "ledger_id": 0, "uri": "memory://x", "bookie": "h:1", "other": "h:2", "name": "log", "log": "log", "first": 0, "last": 0, "entry_id": 0,
     "timeout_s": 0.0, "payload": b"x", "payloads": [b"x"], "cluster": "x", "offsets": array("q", (0, 1)),
+    "path": "/a", "src": "/a", "dst": "/b", "data": b"x", "content": Content(b"x", ()), "parts": [b"x"],
     "seq": 0, "stored": Versioned(b"", 0), "query_ids": (), "index": 0,
 }  # fmt: skip
 CALLS: list[tuple[str, Callable[[Tree], Callable[..., Any]]]] = [
@@ -140,11 +155,13 @@ CALLS: list[tuple[str, Callable[[Tree], Callable[..., Any]]]] = [
     *((f"client.{name}", lambda tree, name=name: getattr(tree.client, name)) for name in methods(bk_core.BookKeeper, "close_with")),
     *((f"reader.{name}", lambda tree, name=name: getattr(tree.reader, name)) for name in methods(bk_core.ReadHandle, "open")),
     *((f"writer.{name}", lambda tree, name=name: getattr(tree.writer, name)) for name in methods(bk_core.WriteHandle)),
-    *((name, lambda tree, function=function: function) for name, function in of_logs()),
+    *((name, lambda tree, function=function: function) for name, function in of_modules()),
     ("LogReader", lambda tree: LogReader),
     *((f"log_reader.{name}", lambda tree, name=name: getattr(tree.log_reader, name)) for name in methods(LogReader)),
     ("LogWriter.open", lambda tree: LogWriter.open),
     *((f"log_writer.{name}", lambda tree, name=name: getattr(tree.log_writer, name)) for name in methods(LogWriter, "open")),
+    *((f"files.{name}", lambda tree, name=name: getattr(tree.files, name)) for name in methods(FileStore)),
+    *((f"view.{name}", lambda tree, name=name: getattr(tree.view, name)) for name in methods(FileStoreView)),
     ("Position", lambda tree: Position),
     ("ClientConfig", lambda tree: ClientConfig),
     ("Limits", lambda tree: Limits),
@@ -158,7 +175,7 @@ def arguments() -> Iterator[tuple[str, Callable[[Tree], Callable[..., Any]], str
 
     class Here:  # the signatures of methods need no cluster
         client, reader, writer = bk_core.BookKeeper, bk_core.ReadHandle, bk_core.WriteHandle
-        log_reader, log_writer = LogReader, LogWriter
+        log_reader, log_writer, files, view = LogReader, LogWriter, FileStore, FileStoreView
 
     for title, find in CALLS:
         function: Any = find(Here)  # type: ignore[arg-type]
