@@ -79,7 +79,7 @@ def ledger(metadata: LedgerMetadata, ledger_id: int | None = None, now_ms: int |
     if now_ms is not None:
         facts.append(("age", _created(shown["createdMs"], now_ms)[1]))
     facts += [(f"custom {key}", value) for key, value in shown["custom"].items()]
-    return Table(["ledger", "" if ledger_id is None else str(ledger_id)], facts)
+    return Table(["ledger metadata", "value"] if ledger_id is None else ["ledger", str(ledger_id)], facts)
 
 
 def fragments(found: Iterable[Fragment]) -> Table:
