@@ -133,7 +133,11 @@ class Worker:
         self._thread.start()
 
     def submit(self, task: Callable[[], object]) -> None:
-        """Run the task after everything submitted before."""
+        """Run the task after everything submitted before.
+
+        After ``close`` this has no effect, unless the thread is still at what was submitted before: then the task is run as well. Nobody is
+        told, unlike with ``WorkerPool``: watches, timers and finalizers submit at any time, and who closes a worker has settled before what
+        his callers wait for."""
         with self._lock:
             self._tasks.append(task)
             self._lock.notify_all()

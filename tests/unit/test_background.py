@@ -118,6 +118,20 @@ def test_a_worker_does_what_was_submitted_before_it_ends() -> None:
     assert done == [1] and not running("w")
 
 
+def test_a_task_that_is_submitted_behind_the_end_is_dropped_without_a_word() -> None:
+    """While the thread is at what came before, it is run as well."""
+    worker, go_on, done = Worker("w"), Flag(), []
+    worker.submit(lambda: go_on.wait(30))
+    worker.close()
+    worker.submit(lambda: done.append("in time"))
+    go_on.set()
+    worker.join(30)
+    assert done == ["in time"] and not running("w")
+    worker.submit(lambda: done.append("late"))
+    worker.later("late", 0.0, lambda: done.append("later"))
+    assert done == ["in time"] and not running("w")
+
+
 def test_who_is_on_the_thread_does_not_wait_for_its_end() -> None:
     worker, told = Worker("w"), SimpleQueue[bool]()
     worker.close()
