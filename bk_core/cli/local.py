@@ -5,18 +5,23 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 from rich.markup import escape
 
 from bk_core.bookie.apache import DEFAULT_VERSION
-from bk_core.bookie.ports import USUAL_PORT, usual_port
+from bk_core.bookie.ports import USUAL_PORT, is_free, usual_port
 from bk_core.cli.output import URI_VARIABLE, console, say_json
 from bk_core.display.words import safe
+from bk_core.errors import BkError
+
+if TYPE_CHECKING:
+    from bk_core.bookie.local_cluster import LocalCluster
 
 _LOOK_S = 2.0  # between two looks at disk and processes
 
@@ -50,15 +55,15 @@ def local(
 
     if port is not None and zookeeper is not None:
         raise click.UsageError("--port is that of a ZooKeeper to start, and --zookeeper names one that runs: leave one of them out")
-    if port is None and zookeeper is None:
-        port = usual_port(Path(directory) if directory else None)
+    usual = usual_port(Path(directory) if directory else None) if port is None and zookeeper is None else None
 
     # `kill` and a closed terminal end it as Ctrl-C does: in order
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
         progress = partial(click.echo, err=True)
-        with local_cluster(bookies, directory, apache, zookeeper, progress=progress, metrics=metrics, port=port) as cluster:
+        start = partial(local_cluster, bookies, directory, apache, zookeeper, progress=progress, metrics=metrics)
+        with start(port=port) if usual is None else started_at_usual(start, usual) as cluster:
             if as_json:
                 told = {"uri": cluster.uri, "kind": cluster.kind, "bookies": cluster.bookie_ids, "directory": str(cluster.directory)}
                 say_json(told | ({"metrics": cluster.metrics_urls} if metrics else {}))
@@ -72,6 +77,17 @@ def local(
                 time.sleep(_LOOK_S)
     except KeyboardInterrupt:
         click.echo("stopped", err=True)
+
+
+def started_at_usual(start: Callable[..., LocalCluster], usual: int) -> LocalCluster:
+    """Return the cluster that ``start`` starts at the port ``usual``, or at another one if somebody took that meanwhile, such as another
+    `bk local`: it was free when it was chosen."""
+    try:
+        return start(port=usual)
+    except BkError:
+        if is_free(usual):
+            raise
+        return start(port=None)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:

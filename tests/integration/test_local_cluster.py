@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from bk_core.bookie.apache import find_java, resolve
 from bk_core.bookie.children import Child, accepts_connections, free_port
 from bk_core.bookie.local_cluster import local_cluster
 from bk_core.bookie.zookeeper_process import ZooKeeperProcess, ZooKeeperProcessError
+from bk_core.cli.local import started_at_usual
 from bk_core.errors import BookieUnavailableError, InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -179,3 +181,13 @@ def test_missing_maven_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setenv("BK_CACHE", str(tmp_path))
     with pytest.raises(BookieUnavailableError, match="Maven"):
         resolve("4.18.0")
+
+
+def test_the_usual_port_that_another_program_takes_meanwhile_is_left_to_it() -> None:
+    """Two `bk local` that begin together find it free, both of them. Another failure is told as it is."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        with started_at_usual(partial(local_cluster, 1), taken) as cluster:
+            assert cluster.uri != f"zk://127.0.0.1:{taken}/ledgers" and cluster.is_running(0)
+    with pytest.raises(InvalidArgumentError, match="bookies must be"):
+        started_at_usual(partial(local_cluster, 0), taken)
