@@ -77,14 +77,21 @@ INTERRUPTED = """
 import os, signal, threading
 log = client.create_log("interrupted", exist_ok=True)
 reading = log.reader()
-threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()  # as the stop button does
-{wait}
+over = threading.Event()
+def press():  # the stop button, until the cell ends: Python drops an interrupt that it meets in the callback of a weak reference
+    while not over.wait(1.0):
+        os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=press).start()
+try:
+    {wait}
+finally:
+    over.set()
 """
 WAITS = {
     "a follower": "for run in reading.follow(): pass",
     "a table": "while True: client.ledgers().to_pandas()",
     "a picture": "while True: ledger.plot_fragments(ax=axes.cla() or axes)",
-    "a trace": "with client.trace() as trace:\n    while True: client.ledger(ledger.ledger_id).refresh()",
+    "a trace": "with client.trace() as trace:\n        while True: client.ledger(ledger.ledger_id).refresh()",
 }
 MADE = """
 from matplotlib.figure import Figure
