@@ -820,7 +820,8 @@ class FileStoreFormatError(FileStoreError):
 
 
 class ImportUnfinishedError(FileStoreError):
-    """All that the checkpoint holds is the folder of an import that was killed, or ended, before it was done. Nothing was changed."""
+    """The checkpoint holds no file, or only the folder of an import: the import was killed, or ended, before it was done. Nothing was
+    changed."""
 
     code = "BK-FILES-IMPORT-UNFINISHED"
     advice = "Run the import again (`bk checkpoint import`), or begin without it: `bk checkpoint gc NAME` deletes what it has left."

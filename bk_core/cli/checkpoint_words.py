@@ -85,13 +85,6 @@ def _may_have_more(client: BookKeeper, view: FileStoreView, password: str) -> bo
     return has_unconfirmed(client, view.name, password=password.encode())
 
 
-def _is_made_by_import(client: BookKeeper, view: FileStoreView) -> bool:
-    from bk_core.client.log.list_store import list_if_any
-
-    listed = list_if_any(client, view.log_name)
-    return listed is not None and is_made_by_import(listed)
-
-
 def _say_unfinished(client: BookKeeper, view: FileStoreView, may_have_more: bool) -> None:
     """Tell on standard error why the files may not be all, or not the last ones, that the checkpoint has."""
     left, has_more = unfinished_imports(view)
@@ -104,7 +97,7 @@ def _say_unfinished(client: BookKeeper, view: FileStoreView, may_have_more: bool
         told = f"checkpoint {view.name}: an import of it goes on, or was killed before it was done"
         what = "the files are those from before it, all of them" if has_more else "there are no files of it yet; import it again"
         click.echo(f"{told}: {what}. {ends} deletes what a killed one has left", err=True)
-    elif not has_more and _is_made_by_import(client, view):
+    elif not has_more and is_made_by_import(client, view.log_name):
         told = f"checkpoint {view.name} has no files: an import of it has just begun, or was killed before its first file"
         click.echo(f"{told}; import it again. {ends} deletes what a killed one has left", err=True)
     elif not has_more:

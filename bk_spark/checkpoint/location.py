@@ -340,7 +340,8 @@ def _with_its_name(error: BkError, name: str) -> BkError:
 def _open(
     application: _Application, name: str, uri: str, protocol: WireProtocol, patience_s: float | None, options: dict[str, Any]
 ) -> None:
-    from bk_core.client.files.imports import delete_unfinished_imports, unfinished_imports
+    from bk_core.client.files.imports import delete_unfinished_imports, is_made_by_import, unfinished_imports
+    from bk_core.client.files.names import store_log
     from bk_core.client.files.store import FileStore
 
     client = application.client(uri, protocol, patience_s)
@@ -354,11 +355,12 @@ def _open(
     store = FileStore.open(client, name, on_end=tell, **options)
     try:
         left, has_more = unfinished_imports(store)
-        if left and not has_more:
+        if not has_more and (left or is_made_by_import(client, store_log(name))):
             # a query would take it for a new checkpoint, begin anew and write all its batches once more
-            message = f"checkpoint {name!r} has no files, only a part of what an import was to bring ({left[0]})"
+            has = f"only a part of what an import was to bring ({left[0]})" if left else "and an import made it"
             ended = "that import was killed, or ended by this driver, before it was done"
-            raise ImportUnfinishedError(f"{message}: {ended}. Nothing was changed", path=left[0])
+            message = f"checkpoint {name!r} has no files, {has}: {ended}. Nothing was changed"
+            raise ImportUnfinishedError(message, path=left[0] if left else "/")
         if delete_unfinished_imports(store):
             done = "its files are those from before it, and what the import had written was deleted"
             log.warning("an import of the checkpoint %s was killed or fenced before it was done: %s", name, done)

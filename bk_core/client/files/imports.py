@@ -19,7 +19,7 @@ from typing import Any
 
 from bk_core.client.log.intents import abandoned
 from bk_core.client.log.janitor import INTENT_AGE_S
-from bk_core.client.log.list_store import LogClient, log_path, now_ms, store_now_ms
+from bk_core.client.log.list_store import LogClient, list_if_any, log_path, now_ms, store_now_ms
 from bk_core.client.log.live_writers import process_of, writer_tag
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.vanished import may_be_collected
@@ -60,9 +60,10 @@ def import_mark() -> Mapping[str, Any]:
     return {_MADE_BY: json.loads(writer_tag(now_ms()))}
 
 
-def is_made_by_import(listed: LedgerList) -> bool:
-    """Return True if an import made the store of this list."""
-    return process_of(listed.extra.get(_MADE_BY)) is not None
+def is_made_by_import(client: LogClient, log: str) -> bool:
+    """Return True if an import made the store with this log. False where there is none."""
+    listed = list_if_any(client, log)
+    return listed is not None and process_of(listed.extra.get(_MADE_BY)) is not None
 
 
 def is_left_by_import(client: LogClient, log: str, listed: LedgerList) -> bool:

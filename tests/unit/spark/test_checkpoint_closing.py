@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 import bk_core.client
+from bk_core.client.files.imports import import_mark
 from bk_core.client.files.store import FileStore
+from bk_core.client.log.lists import create_log
 from bk_core.errors import BkError, BlockingCallError, ImportUnfinishedError, InvalidArgumentError, NoSuchPathError, OperationTimeoutError
+from bk_core.metadata.memory import MemoryStore
 from bk_core.protocol.files.content import FileStatus
 from bk_spark.checkpoint import checkpoint_location, close, location
 from bk_spark.checkpoint import gateway as gateways
@@ -208,6 +211,8 @@ class Driver:
         self.application.read_timeout_s = 1e9  # so that Spark is led here already
         self.stores: list[MemoryFiles] = []
         self.clients: list[str] = []
+        self.lists = MemoryStore(f"lists-{id(self)}")
+        self.lists.initialize_cluster()
         self.meanwhile: Callable[[str], None] = lambda what: None
         monkeypatch.setitem(location._applications, id(self.context), self.application)
         monkeypatch.setattr(bk_core.client, "connect", self._connect)
@@ -216,7 +221,7 @@ class Driver:
     def _connect(self, uri: str, **options: Any) -> Any:
         self.meanwhile("connect")
         self.clients.append(uri)
-        return SimpleNamespace(config=SimpleNamespace(operation_timeout_s=10), close=lambda: self.clients.remove(uri))
+        return SimpleNamespace(store=self.lists, config=SimpleNamespace(operation_timeout_s=10), close=lambda: self.clients.remove(uri))
 
     def _open(self, client: Any, name: str, **options: Any) -> MemoryFiles:
         self.meanwhile("open")
@@ -266,6 +271,19 @@ def test_a_checkpoint_that_a_killed_import_was_to_bring_is_not_taken_for_a_new_o
     with pytest.raises(ImportUnfinishedError, match=rf"checkpoint 'x' has no files, only a part .*\({left}\): that import was killed"):
         driver.checkpoint()
     assert f"{left}/offsets/0" in store.nodes and not driver.gateway.files
+
+
+def test_a_checkpoint_of_an_import_that_was_killed_before_its_first_file_is_not_taken_for_a_new_one(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_log(SimpleNamespace(store=driver.lists), "files.x", file_entries=True, extra=import_mark())  # type: ignore[arg-type]
+    with pytest.raises(ImportUnfinishedError, match=r"checkpoint 'x' has no files, and an import made it: that import was killed"):
+        driver.checkpoint()
+    assert driver.stores[0].is_closed and not driver.gateway.files
+    imported = MemoryFiles()
+    imported.put("/offsets/0", b"v1")
+    monkeypatch.setattr(FileStore, "open", lambda *_, **__: imported)  # the import was run again
+    assert driver.checkpoint() and list(driver.gateway.files) == ["x"]
 
 
 @pytest.mark.parametrize("when", ["connect", "open"])
