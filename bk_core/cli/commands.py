@@ -21,7 +21,7 @@ from bk_core.cli.local import local
 from bk_core.cli.logs import log
 from bk_core.cli.queries import query
 from bk_core.cli.replication import bookie, check, repair
-from bk_core.cli.terminal import safe_streams
+from bk_core.cli.terminal import safe_streams, telling_of_waits
 from bk_core.cli.top import top
 from bk_core.cli.traces import trace
 from bk_core.cli.transfers import copy_ledger, export_ledger, export_log, import_ledger, import_log
@@ -107,7 +107,8 @@ def _run(arguments: list[str] | None) -> int:
     logging.getLogger("kazoo").addHandler(logging.NullHandler())
     streams = sys.stdout, sys.stderr
     try:
-        status = cli.main(args=arguments, prog_name="bk", standalone_mode=False)
+        with telling_of_waits():
+            status = cli.main(args=arguments, prog_name="bk", standalone_mode=False)
         return status if isinstance(status, int) else statuses.DONE
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption):

@@ -8,11 +8,14 @@ errors, questions and log lines as well, and the streams; ``bk_core.display.word
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 from unicodedata import category
+
+import click
 
 from bk_core.display.words import UNSAFE, safe
 
@@ -63,3 +66,29 @@ def safe_streams() -> Iterator[None]:
         yield
     finally:
         sys.stdout, sys.stderr = before
+
+
+class _Told(logging.Handler):
+    """Writes lines to standard error as sentences of the command."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(f"{record.getMessage()} ...", err=True)
+
+
+@contextmanager
+def telling_of_waits() -> Iterator[None]:
+    """Meanwhile whoever sits at a terminal is told that a command waits for the metadata service. Elsewhere `bk --verbose` tells."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    waits, told = logging.getLogger("bk_core.metadata.waits"), _Told()
+    before = waits.level, waits.propagate
+    waits.addHandler(told)
+    waits.setLevel(logging.INFO)
+    waits.propagate = False  # else `bk --verbose` would say it twice
+    try:
+        yield
+    finally:
+        waits.removeHandler(told)
+        waits.setLevel(before[0])
+        waits.propagate = before[1]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import io
+import json
 import logging
 import os
 import signal
@@ -22,9 +24,11 @@ from typing import TypeVar
 import pytest
 
 import bk_core
+from bk_core import cli
 from bk_core.bookie import apache
 from bk_core.bookie.local_cluster import LocalCluster, local_cluster
 from bk_core.bookie.zookeeper_process import ZooKeeperProcess
+from bk_core.cli.terminal import telling_of_waits
 from bk_core.client.log.lists import create_log
 from bk_core.client.log.reader import LogReader
 from bk_core.client.log.writer import LogWriter
@@ -134,6 +138,43 @@ def stopped(zookeeper: ZooKeeperProcess) -> Iterator[None]:
         yield
     finally:
         os.kill(zookeeper.pid, signal.SIGCONT)
+
+
+class Terminal(io.StringIO):
+    """Somebody's terminal, who has a process go on when told that a command waits for it."""
+
+    def __init__(self, pid: int | None) -> None:
+        super().__init__()
+        self._pid = pid
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        if "waiting" in text and self._pid is not None:
+            os.kill(self._pid, signal.SIGCONT)
+        return super().write(text)
+
+
+def test_a_command_at_a_terminal_tells_what_it_waits_for(
+    zookeeper: ZooKeeperProcess, embedded: LocalCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before there is a connection, and in the middle of a command; once a silence, however many requests wait in it."""
+    assert zookeeper.pid is not None
+    line = f"waiting for the metadata service at {zookeeper.connect_string}, which does not answer ..."
+    with bk_core.connect(embedded.uri) as bk, bk.create_ledger() as ledger:
+        pass
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest's; a program that configures logging shows the lines itself
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal(zookeeper.pid))
+    with stopped(zookeeper):
+        assert cli.run(["--verbose", "ledger", "show", str(ledger.ledger_id), "--uri", embedded.uri, "--json"]) == 0
+    assert {one for one in terminal.getvalue().splitlines() if "waiting" in one} == {line}
+    assert json.loads(capsys.readouterr().out)["ledger"] == ledger.ledger_id
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal(None))
+    with bk_core.connect(embedded.uri, metadata_timeout_s=2.1, operation_timeout_s=2.5) as bk, telling_of_waits(), stopped(zookeeper):
+        with pytest.raises(BkError):  # after two requests
+            bk.ledger_metadata(ledger.ledger_id)
+    assert terminal.getvalue().count("waiting") == 1 and terminal.getvalue().count(line) == 1
 
 
 @contextmanager

@@ -32,6 +32,7 @@ from bk_core.protocol.session.reach import Found, is_hopeless, told
 from bk_core.threads import Home, Monitor, SafeFuture, mark_own, wait_done
 
 _LOG = logging.getLogger(__name__)
+_WAITS = logging.getLogger("bk_core.metadata.waits")  # a name of its own, because `bk` shows its lines
 
 _LOST = (
     kazoo_errors.ConnectionLoss,
@@ -45,6 +46,7 @@ _RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0, "m
 STOP_S = 15.0
 _FIRST_LOOK_S = 0.3  # an existing server gives a session in a fraction of this
 _LOOK_S = 1.5
+LATE_S = 2.0  # a wait that is longer is told of
 KNOWN_ADDRESS_S = 1.0  # the wait for the store about a bookie whose address was known
 
 
@@ -104,6 +106,7 @@ class Link:
         self.connected = False
         self._news = Connection(f"ZooKeeper at {hosts}")
         self._closed = False
+        self._has_told = False  # of the silence that lasts
         self._on_connection = on_connection
         self._hosts = hosts
         self.client.add_listener(self._on_state)
@@ -113,7 +116,7 @@ class Link:
         begun = time.monotonic()
         self._speaker.call(self.client.start_async).result(timeout_s)
         found: list[Found] = []
-        if not patient and not self._wait_connected(min(timeout_s, _FIRST_LOOK_S)):
+        if not patient and not self._wait_connected(min(timeout_s, _FIRST_LOOK_S), begun):
             found = look(self._hosts, min(timeout_s, _LOOK_S))
             if is_hopeless(found) and not self.connected and not self._closed:
                 raise MetadataUnavailableError(told(self._hosts, time.monotonic() - begun, found))
@@ -138,7 +141,11 @@ class Link:
 
     def _result(self, answer: SafeFuture[Any], deadline: float, path: str) -> Any:
         try:
-            return answer.result(max(deadline - time.monotonic(), 0.001))
+            if deadline - time.monotonic() > LATE_S and not wait_done(answer, LATE_S):
+                self._tell_of_wait()
+            found = answer.result(max(deadline - time.monotonic(), 0.001))
+            self._has_told = False
+            return found
         except TimeoutError:
             return translated(KazooTimeoutError(), path)
         except Exception as error:
@@ -179,19 +186,32 @@ class Link:
         begun = time.monotonic() if begun is None else begun
         deadline = time.monotonic() + timeout_s
         look_s = min(_LOOK_S, timeout_s / 2) if timeout_s > KNOWN_ADDRESS_S else 0.0
-        if self._wait_connected(timeout_s - look_s):
+        if self._wait_connected(timeout_s - look_s, begun):
             return
         found = look(self._hosts, look_s) if look_s else found
-        if not self._wait_connected(deadline - time.monotonic()):
+        if not self._wait_connected(deadline - time.monotonic(), begun):
             raise MetadataUnavailableError(told(self._hosts, time.monotonic() - begun, found))
 
-    def _wait_connected(self, timeout_s: float) -> bool:
-        """Return True if there is a connection in time. Raises ClientClosedError if the store is closed meanwhile."""
+    def _wait_connected(self, timeout_s: float, begun: float) -> bool:
+        """Return True if there is a connection in time. ``begun`` is the time since which the caller waits. Raises ClientClosedError if the
+        store is closed meanwhile."""
+        deadline, late = time.monotonic() + timeout_s, begun + LATE_S
+        if late <= deadline and not self._is_connected_by(late):
+            self._tell_of_wait()
+        return self._is_connected_by(deadline)
+
+    def _is_connected_by(self, deadline: float) -> bool:
         with self._condition:
-            self._condition.wait_for(lambda: self.connected or self._closed, max(0.0, timeout_s))
+            self._condition.wait_for(lambda: self.connected or self._closed, max(0.0, deadline - time.monotonic()))
             if self._closed:
                 raise ClientClosedError(CLIENT_CLOSED)
             return self.connected
+
+    def _tell_of_wait(self) -> None:
+        """Tell once of a silence, however many wait in it."""
+        if not self._has_told:
+            self._has_told = True
+            _WAITS.info("waiting for the metadata service at %s, which does not answer", self._hosts)
 
     def _on_state(self, state: str) -> None:
         with self._condition:
