@@ -516,13 +516,15 @@ def _collect_one(client: BookKeeper, name: str, age_ms: int, password: str, as_j
     except (WrongClusterError, MetadataFormatError) as error:
         click.echo(str(error), err=True)
         return True
-    if not (asked or any((report.deleted, report.closed, report.failed, report.foreign)) or _is_log(client, name)):
+    if not (asked or any((report.deleted, report.closed, report.failed, report.foreign, report.forgotten)) or _is_log(client, name)):
         return False  # a write that has not made its log, or never will, has left intents, whose ledgers are not garbage yet
     if as_json:
         said = {what: [{"ledger": i, "error": why} for i, why in getattr(report, what)] for what in ("failed", "foreign")}
-        say_json({"log": name, "deleted": list(report.deleted), "closed": list(report.closed), **said})
+        ids = {what: list(getattr(report, what)) for what in ("deleted", "closed", "forgotten")}
+        say_json({"log": name, **ids, **said})
         return bool(report.failed)
-    click.echo(f"{name}: deleted {_ids(report.deleted)}, closed {_ids(report.closed)}")
+    forgotten = f", forgot intents of {_ids(report.forgotten)} that did not exist" if report.forgotten else ""
+    click.echo(f"{name}: deleted {_ids(report.deleted)}, closed {_ids(report.closed)}{forgotten}")
     for ledger_id, why in report.failed:
         click.echo(f"{name}: ledger {ledger_id} could not be cleaned up: {why}", err=True)
     for _, why in report.foreign:

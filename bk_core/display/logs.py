@@ -124,4 +124,5 @@ def collected(report: GcReport) -> Table:
     rows += [(str(ledger_id), "closed", None) for ledger_id in report.closed]
     rows += [(str(ledger_id), "could not be cleaned up", why) for ledger_id, why in report.failed]
     rows += [(str(ledger_id), "left alone", why) for ledger_id, why in report.foreign]
+    rows += [(str(ledger_id), "intent forgotten", "the ledger does not exist") for ledger_id in report.forgotten]
     return Table(["#ledger", "what", "why"], rows)

@@ -73,16 +73,18 @@ _log = logging.getLogger("bk_core.client.log")
 
 @dataclass(frozen=True, slots=True)
 class GcReport:
-    """The result of one pass: ledgers deleted; listed ledgers of vanished writers that were closed; failures (ledger id, reason); and
-    ledgers left alone for good because they do not carry the log's name and id and were not adopted (OWN-6, OWN-11)."""
+    """The result of one pass: ledgers deleted; listed ledgers of vanished writers that were closed; failures (ledger id, reason);
+    ledgers left alone for good because they do not carry the log's name and id and were not adopted (OWN-6, OWN-11); and ledgers that did
+    not exist any more, of which only the intent was left and is ``forgotten``."""
 
     deleted: tuple[int, ...] = ()
     closed: tuple[int, ...] = ()
     failed: tuple[tuple[int, str], ...] = ()
     foreign: tuple[tuple[int, str], ...] = ()
+    forgotten: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
-        counts = {"deleted": self.deleted, "closed": self.closed, "failed": self.failed, "foreign": self.foreign}
+        counts = {name: getattr(self, name) for name in ("deleted", "closed", "failed", "foreign", "forgotten")}
         return f"<GcReport {', '.join(f'{len(ledgers)} {what}' for what, ledgers in counts.items())}>"
 
     def _repr_html_(self) -> str:
@@ -105,6 +107,7 @@ class _Pass:
         self._timeout_s = UPDATE_TIMEOUT_S if budget_s is None else max(1.0, budget_s)
         self.deleted: list[int] = []
         self.closed: list[int] = []
+        self.forgotten: list[int] = []  # intents, also of ledgers that were deleted or closed
         self.failed: dict[int, str] = {}
         self.foreign: dict[int, str] = {}
         self.adopted: Collection[int] = NOBODY_ADOPTED  # as in the list that was read last
@@ -114,7 +117,10 @@ class _Pass:
         return self._deadline is not None and time.monotonic() >= self._deadline
 
     def report(self) -> GcReport:
-        return GcReport(tuple(self.deleted), tuple(self.closed), tuple(sorted(self.failed.items())), tuple(sorted(self.foreign.items())))
+        known = {*self.deleted, *self.closed}
+        left = tuple(ledger_id for ledger_id in self.forgotten if ledger_id not in known)
+        failed, foreign = (tuple(sorted(found.items())) for found in (self.failed, self.foreign))
+        return GcReport(tuple(self.deleted), tuple(self.closed), failed, foreign, left)
 
     def run(self, machine: ListClearing) -> None:
         """Run one machine of the log, and keep its results."""
@@ -150,6 +156,11 @@ class _Pass:
         intent = self.intents.get(ledger_id)
         return None if intent is None or ledger_id in self.foreign else intent.purpose
 
+    def forget(self, ledger_id: int, purpose: str) -> None:
+        """Drop an intent."""
+        forget_intent(self.client, self.log, ledger_id, purpose)
+        self.forgotten.append(ledger_id)
+
     def delete(self, ledger_ids: Iterable[int], log_id: str = "") -> list[int]:
         """Fence, recover, delete and forget ledgers (LOG-12). Returns those that are gone now; others are left for another pass. A ledger
         is deleted only if it carries the log's name and, where both are known, ``log_id`` or that of its intent, or was adopted (OWN-6,
@@ -166,7 +177,7 @@ class _Pass:
                 self._is_deleted(ledger_id)
             if ledger_id in self.intents and ledger_id not in self.foreign:
                 self.client.store.check_cluster()  # a cluster made anew meanwhile may have an intent of its own there (OWN-10)
-                forget_intent(self.client, self.log, ledger_id, self.intents[ledger_id].purpose)
+                self.forget(ledger_id, self.intents[ledger_id].purpose)
             gone.append(ledger_id)
         return gone
 
@@ -252,7 +263,8 @@ def gc_quietly(
         _log.warning("log %s: cleaning up after a commit failed: %s", log, error)
         return None
     if report != GcReport():
-        _log.info("log %s: deleted ledgers %s, closed %s, failed %s", log, report.deleted, report.closed, report.failed)
+        what = report.deleted, report.closed, report.failed, report.forgotten
+        _log.info("log %s: deleted ledgers %s, closed %s, failed %s, forgot intents of %s", log, *what)
     return report
 
 

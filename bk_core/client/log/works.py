@@ -9,7 +9,6 @@ from typing import Protocol
 
 from bk_core.client.counting import counts_of
 from bk_core.client.log.history import history_of
-from bk_core.client.log.intents import forget_intent
 from bk_core.client.log.list_store import LogClient, encoded, log_path, read_versioned
 from bk_core.client.repeating import FIRST_PAUSE_S, back_off, until_definite
 from bk_core.errors import (
@@ -56,6 +55,7 @@ class Ledgers(Protocol):
     def close_ledger(self, ledger_id: int) -> bool | None: ...
     def delete_ledger(self, ledger_id: int) -> bool | None: ...
     def intent_of(self, ledger_id: int) -> str | None: ...
+    def forget(self, ledger_id: int, purpose: str) -> None: ...
 
 
 class ListWorks:
@@ -87,7 +87,7 @@ class ListWorks:
                 case ForgetIntent(ledger_id):
                     purpose = self._ledgers.intent_of(ledger_id)
                     if purpose is not None:
-                        forget_intent(self._client, self._name, ledger_id, purpose)
+                        self._ledgers.forget(ledger_id, purpose)
                 case SetTimer(key, _):
                     self._pause = back_off(self._pause, self._deadline or 0.0, f"changing log {self._name!r}")
                     waiting += machine.handle(TimerFired(key), time.monotonic_ns())

@@ -308,12 +308,24 @@ def test_gc(bk: Bk, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch)
     record_intent(client, "a", Intent(young.ledger_id, "q", "elsewhere", 1, list_store.now_ms()))
     assert [report["deleted"] for report in bk.json("gc")] == [[], []]
     assert bk.json("gc", "--min-age", "1h") == [
-        {"log": "a", "deleted": [orphan.ledger_id], "closed": [], "failed": [], "foreign": []},
-        {"log": "b", "deleted": [], "closed": [], "failed": [], "foreign": []},
+        {"log": "a", "deleted": [orphan.ledger_id], "closed": [], "forgotten": [], "failed": [], "foreign": []},
+        {"log": "b", "deleted": [], "closed": [], "forgotten": [], "failed": [], "foreign": []},
     ]
     assert bk("gc", "a") == "a: deleted nothing, closed nothing\n"
     assert bk("gc", "a", "--min-age", "0s") == f"a: deleted ledgers {young.ledger_id}, closed nothing\n"
     assert len(list(client.list_ledgers())) == 1
+
+
+def test_gc_tells_of_intents_whose_ledger_is_not_there(bk: Bk, client: bk_core.BookKeeper) -> None:
+    fill(client, "a", 1)
+    for ledger_id in (7000, 7001):
+        record_intent(client, "a", Intent(ledger_id, "q", "elsewhere", 1, list_store.now_ms()))
+    assert bk("gc", "a") == "a: deleted nothing, closed nothing\n"
+    assert bk("gc", "--min-age", "0s") == "a: deleted nothing, closed nothing, forgot intents of ledgers 7000, 7001 that did not exist\n"
+    assert bk("gc", "--min-age", "0s") == "a: deleted nothing, closed nothing\n"
+    record_intent(client, "a", Intent(7002, "q", "elsewhere", 1, list_store.now_ms()))
+    (report,) = bk.json("gc", "--min-age", "0s")
+    assert report["forgotten"] == [7002]
 
 
 def test_gc_lists_no_log_that_never_was(bk: Bk, client: bk_core.BookKeeper) -> None:
