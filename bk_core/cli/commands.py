@@ -128,7 +128,7 @@ def _run(arguments: list[str] | None) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {statuses.problem_of(error)}", err=True)
         return statuses.FAILED
 
 

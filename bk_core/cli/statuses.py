@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -11,6 +12,7 @@ from types import FrameType, MappingProxyType
 from typing import NoReturn
 
 DONE, FAILED, USAGE, INTERRUPTED, UNREAD, TERMINATED = 0, 1, 2, 130, 141, 143
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 STATUSES: Mapping[int, str] = MappingProxyType(
     {
         DONE: "done",
@@ -59,12 +61,24 @@ def has_outputs() -> bool:
 
 
 def flushed(status: int) -> int:
-    """Write out what is buffered and return ``status``, or UNREAD if nobody reads it."""
+    """Write out what is buffered and return ``status``, or UNREAD if nobody reads it. Output that cannot be written is told, and FAILED."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         return unread()
+    except OSError as error:
+        if status == DONE:
+            print(f"error: {problem_of(error)}", file=sys.stderr)
+        _to_nowhere(sys.stdout)
+        return status or FAILED
     return status
+
+
+def problem_of(error: OSError) -> str:
+    """Return what is the matter with a file, or with the output, in words."""
+    if error.errno not in _FULL:
+        return str(error)
+    return f"the disk is full ({error.strerror}): {error.filename or 'what this command printed last'} is not written; make room there"
 
 
 def unread() -> int:

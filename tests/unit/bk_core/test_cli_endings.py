@@ -31,13 +31,16 @@ def piped(code: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
     """Run ``bk`` with commands of a few lines, its standard output into a pipe that nobody reads."""
     reading, writing = os.pipe()
     os.close(reading)
-    program = f"import sys, click\nfrom bk_core import cli\nfrom bk_core.cli import output\n{code}\ncli.main(['one'])"
     try:
-        return subprocess.run(
-            [sys.executable, "-c", program], stdout=writing, stderr=subprocess.PIPE, env={**ENVIRONMENT, **environment}, timeout=60
-        )
+        return run_one(code, writing, **environment)
     finally:
         os.close(writing)
+
+
+def run_one(code: str, output: int, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    program = f"import sys, click\nfrom bk_core import cli\nfrom bk_core.cli import output\n{code}\ncli.main(['one'])"
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, stdout=output, stderr=subprocess.PIPE, env={**ENVIRONMENT, **environment}, timeout=60)
 
 
 COMMAND = "@cli.cli.command('one')\ndef one():\n"
@@ -55,6 +58,14 @@ WAYS = {
 def test_an_output_that_nobody_reads_ends_a_command_as_sigpipe_does(way: str) -> None:
     ended = piped(COMMAND + way)
     assert (ended.returncode, ended.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("way", [WAYS["a little, written as it ends"], WAYS["lines of Click"]], ids=["as it ends", "on the way"])
+def test_a_full_disk_is_told_in_one_line(way: str) -> None:
+    with open("/dev/full", "wb") as full:
+        ended = run_one(COMMAND + way, full.fileno())
+    told = b"error: the disk is full (No space left on device): what this command printed last is not written; make room there\n"
+    assert (ended.returncode, ended.stderr) == (1, told)
 
 
 def test_what_a_command_holds_is_let_go_before_it_ends() -> None:
