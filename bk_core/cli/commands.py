@@ -37,7 +37,9 @@ def _say_version(context: click.Context, _: click.Parameter, wanted: bool) -> No
         context.exit()
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}, epilog=statuses.told())
+# Click drops escape sequences where there is no terminal unless colours are asked for, and nobody would see that a name has some:
+# ``safe_streams`` spells them out. Nothing here asks Click for a colour.
+@click.group(context_settings={"color": True, "help_option_names": ["-h", "--help"], "max_content_width": 110}, epilog=statuses.told())
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_say_version, help="Show the version and exit.")
 @click.option("-v", "--verbose", count=True, help="Show what the client logs, on standard error; -vv shows details.")
 @click.pass_context
@@ -118,7 +120,7 @@ def _run(arguments: list[str] | None) -> int:
     except (click.Abort, KeyboardInterrupt) as error:
         return _stopped(error)
     except BkError as error:
-        click.echo(f"error: {error}", err=True)
+        _tell(f"error: {error}")
         return statuses.FAILED
     except SystemExit as end:  # what Click and Rich make of a pipe that nobody reads; Click puts other streams there before
         if isinstance(end.__context__, BrokenPipeError) or sys.stdout is not streams[0]:
@@ -128,8 +130,13 @@ def _run(arguments: list[str] | None) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        click.echo(f"error: {statuses.problem_of(error)}", err=True)
+        _tell(f"error: {statuses.problem_of(error)}")
         return statuses.FAILED
+
+
+def _tell(what: str) -> None:
+    """Print a line on standard error, behind the end of a command's context."""
+    click.echo(what, err=True, color=True)
 
 
 def _stopped(error: BaseException) -> int:

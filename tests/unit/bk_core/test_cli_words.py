@@ -81,6 +81,8 @@ def test_nothing_of_errors_questions_and_log_lines_reaches_the_terminal_raw(
             raise click.UsageError(HOSTILE)
         if how == "os":
             raise OSError(HOSTILE)
+        if how == "line":
+            click.echo(HOSTILE)
         if how == "question":
             click.confirm(HOSTILE, abort=True, err=True)
         if how == "log":
@@ -90,11 +92,12 @@ def test_nothing_of_errors_questions_and_log_lines_reaches_the_terminal_raw(
 
     monkeypatch.setitem(cli.cli.commands, "hostile", hostile)
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
-    for how, status in (("error", 1), ("usage", 2), ("os", 1), ("question", 0), ("log", 0), ("table", 0)):
+    for how, status in (("error", 1), ("usage", 2), ("os", 1), ("line", 0), ("question", 0), ("log", 0), ("table", 0)):
         assert cli.run(["hostile", how]) == status
         out, err = capsys.readouterr()
         assert is_text(out) and is_text(err), (how, out, err)
-        assert r"\x1b]0;owned" in (out + err).replace("\n", ""), how
+        shown = (out + err).replace("\n", "")
+        assert r"\x1b]0;owned" in shown and r"a\x1b[31mb" in shown, how
 
 
 @pytest.mark.parametrize(
