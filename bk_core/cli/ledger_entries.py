@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bk_core.cli.output import access_options, check_range, cluster_options, connected, say_found, say_json
+from bk_core.cli.output import access_options, check_range, check_reached, cluster_options, connected, say_found, say_json
 from bk_core.cli.replication import watched
 from bk_core.display import copies as display
 from bk_core.display.words import counted, preview
@@ -158,7 +158,7 @@ def tail_ledger(
         for run in handle.read_runs(first, handle.last_add_confirmed) if handle.last_add_confirmed >= first else ():
             _say_run(run, raw, as_json)
         sys.stdout.flush()
-        _say_end(ledger_id, handle.metadata.state, handle.last_add_confirmed, first, None)
+        _say_end(ledger_id, handle.metadata.state, handle.last_add_confirmed, first if count else 0, None)
 
 
 # --- diff ----------------------------------------------------------------------------------------------------------------
@@ -193,6 +193,7 @@ def diff_ledger(
     access: dict[str, Any] = {"password": password.encode(), "digest_type": digest}
     with connected(uri, protocol) as client, watched() as show:
         found = client.diff(ledger_id, bookie, other, first=first, last=last, on_progress=show, **access)
+    check_reached(ledger_id, first, found.last)
     if as_json:
         say_json(display.diff_facts(found))
     else:

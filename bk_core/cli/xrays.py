@@ -13,6 +13,7 @@ from rich.text import Text
 from bk_core.cli.output import (
     access_options,
     check_range,
+    check_reached,
     cluster_options,
     connected,
     console,
@@ -67,6 +68,7 @@ def xray(
         found = client.xray(
             ledger_id, first=first, last=last, full=full, bytes_per_second=bytes_per_second(rate), on_progress=show, **access
         )
+    check_reached(ledger_id, first, found.last)
     if as_json:
         say_json(display.facts(found))
     else:
