@@ -22,7 +22,7 @@ from bk_core.cli.output import (
     say_json,
 )
 from bk_core.cli.replication import watched
-from bk_core.display.words import counted, rounded_size
+from bk_core.display.words import counted, disk_size, rounded_size
 
 if TYPE_CHECKING:
     from bk_core.client.log.tables import OnCounts
@@ -30,7 +30,18 @@ if TYPE_CHECKING:
     from bk_core.client.transfer.logs import FileKind, LogTransfer
 
 NEW_PASSWORD_VARIABLE = "BOOKKEEPER_NEW_LEDGER_PASSWORD"
-_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+class _File(click.Path):
+    """A path of a file. ``-`` is none: files appear here whole, or are read twice."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if str(value) == "-":
+            self.fail("standard input and output cannot be taken: name a file (one that is called - is ./-)", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+_FILE = _File(dir_okay=False, path_type=Path)
 
 
 def _new_ledger_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -60,7 +71,7 @@ def _transfer_json(done: Transfer) -> dict[str, Any]:
 
 
 def _told(count: int, one: str, many: str, size: int, seconds: float) -> str:
-    rate = f", {size / seconds / 1e6:,.1f} MB/s" if seconds > 0 else ""
+    rate = f", {disk_size(round(size / seconds))}/s" if seconds > 0 else ""
     return f"{counted(count, one, many)}, {rounded_size(size)} in {seconds:.1f} s{rate}"
 
 
@@ -188,7 +199,7 @@ def export_log(
     """Write what a log holds now into a new file: *.parquet and *.arrow hold rows, any other name entries as they are. Never fences.
 
     A log of Arrow entries becomes Parquet or Arrow IPC, which needs pyarrow; a raw log becomes entries, or a table with a row for each.
-    The file appears when it is whole, and none is written over.
+    The file appears when it is whole, and none is written over. A name that tells of another format, such as *.csv, is refused.
     """
     from bk_core.client.transfer.logs import export_log as export
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from bk_core.client.log.live_writers import WRITER
 from bk_core.client.repair.report import OnProgress, Progress
 from bk_core.client.transfer.entry_file import Entries, EntryFile, EntryWriter, entries_of
-from bk_core.client.transfer.new_file import check_free, new_file, old_file
+from bk_core.client.transfer.new_file import check_ending, check_free, new_file, old_file
 from bk_core.errors import BkError, CopyMismatchError, ExportFormatError
 from bk_core.protocol.ledger.metadata import GWQ_MARK, GWQ_SEAL, DigestType, LedgerMetadata
 from bk_core.protocol.log.identity import LOG_ID_KEY, LOG_KEY, LOG_ROOT_KEY
@@ -112,9 +112,11 @@ def export_ledger(
 ) -> Transfer:
     """Write the entries ``first`` to ``last`` of a ledger into a new file; without ``last`` up to the last add confirmed.
 
-    Raises ExportFileError for a path that exists or cannot be written, and what opening and reading a ledger raises. No file is left then.
+    Raises ExportFileError for a path that exists or cannot be written, ExportFormatError for a name of another format, and what opening
+    and reading a ledger raises. No file is left then.
     """
     began = time.monotonic()
+    check_ending(path, "entries of a ledger go into a file of their own form, for which any other name does")
     check_free(path)
     with client.open_ledger(ledger_id, password=password, digest_type=digest_type) as handle:
         end = handle.last_add_confirmed if last is None else min(last, handle.last_add_confirmed)

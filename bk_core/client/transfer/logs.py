@@ -19,7 +19,7 @@ from bk_core.client.log.reader import LogReader
 from bk_core.client.log.tables import OnCounts, tables
 from bk_core.client.transfer.entry_file import EntryFile, EntryWriter, entries_of
 from bk_core.client.transfer.ledgers import Fingerprint
-from bk_core.client.transfer.new_file import check_free, new_file, old_file
+from bk_core.client.transfer.new_file import check_ending, check_free, new_file, old_file
 from bk_core.errors import CopyMismatchError, ExportFormatError, NoSuchLogError
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import LogProperties
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 FileKind: TypeAlias = Literal["entries", "parquet", "arrow"]
 KINDS: tuple[FileKind, ...] = get_args(FileKind)
 _BY_SUFFIX: dict[str, FileKind] = {".parquet": "parquet", ".arrow": "arrow", ".ipc": "arrow", ".feather": "arrow"}
+_FORMATS = (
+    "*.parquet is Parquet; *.arrow, *.ipc and *.feather are Arrow IPC; other names hold entries as they are, and so does --format entries"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,11 @@ class LogTransfer:
 
 
 def kind_of(path: Path, kind: FileKind | None = None) -> FileKind:
-    """Return the kind of file that is meant: ``kind``, or that of the name's ending; entries for any other."""
+    """Return the kind of file that is meant: ``kind``, or that of the name's ending; entries for any other.
+
+    Raises ExportFormatError for an ending that tells of another format."""
+    if kind is None:
+        check_ending(path, _FORMATS)
     return kind or _BY_SUFFIX.get(path.suffix.lower(), "entries")
 
 
@@ -140,9 +147,9 @@ def _check_log(client: BookKeeper, name: str, path: Path, *, raw: bool, create: 
     """Raise ExportFormatError if the log is of the other kind, NoSuchLogError if there is none, unless it is to be made."""
     try:
         found = read_log(client, name).properties.entry_format
-    except NoSuchLogError:
+    except NoSuchLogError as error:
         if not create:
-            raise
+            raise error.retold(f"{error.args[0]}; create=True (--create) makes it") from None
         create_log(client, name, LogProperties(entry_format="raw" if raw else "arrow"), exist_ok=True)
         return
     if found != ("raw" if raw else "arrow"):

@@ -10,8 +10,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from bk_core.errors import ExportFileError
+from bk_core.errors import ExportFileError, ExportFormatError
 
+OTHER_FORMATS = frozenset({".avro", ".csv", ".json", ".jsonl", ".ndjson", ".orc", ".tsv", ".xls", ".xlsx"})
+"""Endings of names that tell of a format which is written or read nowhere here."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -21,6 +23,13 @@ def check_free(path: Path) -> None:
         raise ExportFileError(f"{path} exists and is not written over: name another file, or remove it", path=str(path))
     if not path.parent.is_dir():
         raise ExportFileError(f"there is no folder {path.parent}", path=str(path))
+
+
+def check_ending(path: Path, formats: str) -> None:
+    """Raise ExportFormatError if the name tells of a format of which there is none here. ``formats`` says which there are."""
+    ending = path.suffix.lower()
+    if ending in OTHER_FORMATS:
+        raise ExportFormatError(f"the name of {path} ends with {ending}, and there is no such format: {formats}", path=str(path))
 
 
 @contextmanager

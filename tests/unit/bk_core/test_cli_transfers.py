@@ -233,7 +233,7 @@ def test_a_raw_log_goes_into_a_file_and_back_as_one_commit(tmp_path: Path, bk: B
     (told,) = bk.json("export", "events", path, group="log")
     assert (told["rows"], told["format"]) == (len(PAYLOADS), "entries")
     bk("import", "copy", path, group="log", status=1)
-    assert "copy" in bk.err
+    assert "there is no log 'copy'; create=True (--create) makes it" in bk.err
     with pytest.raises(NoSuchLogError):
         client.log("copy")
     (made,) = bk.json("import", "copy", path, "--create", group="log")
@@ -243,6 +243,25 @@ def test_a_raw_log_goes_into_a_file_and_back_as_one_commit(tmp_path: Path, bk: B
     assert payloads_of(client, "copy") == PAYLOADS * 2
     times = {segment.committed_at_ms for segment in client.log("copy").segments()}
     assert len(times) <= 2
+
+
+def test_a_name_of_another_format_and_a_pipe_are_refused(tmp_path: Path, bk: Bk, client: bk_core.BookKeeper) -> None:
+    """They got the form of entries, under a name of something else."""
+    with client.create_ledger() as ledger, client.create_log("events").writer() as writer:
+        ledger.append(b"x")
+        writer.append(b"x")
+    for group, name in (("log", "events"), ("ledger", str(ledger.ledger_id))):
+        bk("export", name, tmp_path / "it.CSV", group=group, status=1)
+        assert "it.CSV ends with .csv, and there is no such format: " in bk.err
+        bk("export", name, "-", group=group, status=2)
+        assert "standard input and output cannot be taken: name a file" in bk.err
+        told = bk("export", name, tmp_path / group, group=group)
+        assert " B/s: " in told or "kB/s: " in told
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["ledger", "log"]
+    bk("export", "events", tmp_path / "it.csv", "--format", "entries", group="log")
+    bk("import", "events", tmp_path / "it.csv", group="log", status=1)
+    bk("import", "events", "-", group="log", status=2)
+    bk("import", "events", tmp_path / "it.csv", "--format", "entries", group="log")
 
 
 @pytest.mark.parametrize("ending", ["parquet", "arrow"])
