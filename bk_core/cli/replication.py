@@ -317,6 +317,7 @@ def collect(directory: Path, up_to: int) -> int:
 @click.argument("bookie_id")
 @click.option("--wait", type=click.FloatRange(min=0), default=0.0, show_default=True, help="Seconds to wait for writers to move on.")
 @click.option("--delete-cookie", is_flag=True, help="When nothing names the bookie any more and it is down, forget it for good.")
+@click.option("--yes", is_flag=True, help="With --delete-cookie: do not ask.")
 @_tail_options
 @rate_option
 @access_options
@@ -325,6 +326,7 @@ def decommission(
     bookie_id: str,
     wait: float,
     delete_cookie: bool,
+    yes: bool,
     recover_open: bool,
     grace: float,
     rate: float | None,
@@ -341,6 +343,8 @@ def decommission(
     ledger that is being written to the bookie right now stays until its writer moves on, or until --recover-open closes it. All ledgers
     that name the bookie are processed once, and again until --wait is over; a copy that is under way then is finished.
     """
+    if delete_cookie and not yes:
+        click.confirm(f"move everything off {bookie_id} and forget it for good, so that it cannot start again?", abort=True, err=True)
     with connected(uri, protocol) as client, watched() as show:
         _note_disabled(client, as_json)
         if not as_json and bookie_id in client.bookies().writable:

@@ -272,7 +272,7 @@ def test_a_bookie_dies_for_good(bookies: LocalCluster, java_client: Any, capsys:
         seen = java_client.read(bookies, abandoned, password="pw")  # Apache's client reads what we recovered, moved and wrote down
         assert list(seen.payloads) == [payload(n) for n in range(20)]
         assert run(bookies, "ledger", "check", "--all", "--full") == 0
-        assert run(bookies, "bookie", "decommission", name, "--delete-cookie", "--json") == 0
+        assert run(bookies, "bookie", "decommission", name, "--delete-cookie", "--yes", "--json") == 0
         done = json.loads(capsys.readouterr().out.splitlines()[-1])
         assert done == {"bookie": name, "complete": True, "registered": False, "writable": False, "cookieDeleted": True} | EMPTY
         assert run(bookies, "bookie", "decommission", name) == 1  # unknown now

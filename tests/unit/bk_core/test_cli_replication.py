@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -176,11 +178,11 @@ def test_decommission_says_what_to_do_next(client: Client, capsys: pytest.Captur
     assert "make it read-only or stop it first" in shown.err and "at any time: stop it now" in shown.out
     client.writable, client.decommission.writable = (), False
     client.decommission.registered, client.decommission.cookie_deleted = False, True
-    assert cli.run(["bookie", "decommission", "c:1", "--delete-cookie", "--wait", "3"]) == 0
+    assert cli.run(["bookie", "decommission", "c:1", "--delete-cookie", "--yes", "--wait", "3"]) == 0
     assert "cannot start again" in capsys.readouterr().out
     assert client.options["delete_cookie"] is True and client.options["wait_s"] == 3.0
     client.decommission.cookie_deleted = False
-    assert cli.run(["bookie", "decommission", "c:1", "--delete-cookie"]) == 0
+    assert cli.run(["bookie", "decommission", "c:1", "--delete-cookie", "--yes"]) == 0
     assert "it had no cookie" in capsys.readouterr().out
     client.decommission.still_named = [StillNamed(9, LedgerState.OPEN, written=True, log="events"), StillNamed(12, LedgerState.CLOSED)]
     client.decommission.still_named.append(StillNamed(13, problem="not a protobuf message"))
@@ -190,6 +192,18 @@ def test_decommission_says_what_to_do_next(client: Client, capsys: pytest.Captur
     assert "not known: not a protobuf message" in out
     assert cli.run(["bookie", "decommission", "c:1", "--json"]) == 1
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["namedBy"] == [9, 12, 13]
+
+
+@pytest.mark.parametrize(("answer", "status"), [("y\n", 0), ("n\n", 1), ("", 1)])
+def test_a_bookie_is_forgotten_only_after_a_question(
+    answer: str, status: int, client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.decommission.registered, client.decommission.cookie_deleted = False, True
+    monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
+    assert cli.run(["bookie", "decommission", "c:1", "--delete-cookie", "--json"]) == status
+    shown = capsys.readouterr()
+    assert "forget it for good" in shown.err and ("cookieDeleted" in shown.out) is (status == 0)
+    assert bool(client.options) is (status == 0)
 
 
 def test_a_bookie_nobody_knows_is_an_error(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
