@@ -54,8 +54,10 @@ def init(uri: str, as_json: bool) -> None:
 def info(uri: str, protocol: str, as_json: bool) -> None:
     """Show what this cluster is: identity, layout, bookies by state, disks, auto-recovery and its marks, numbers of ledgers and logs.
 
+    Disks that bookies of one host seem to share, because they are of one size and have as much free, count once.
+
     --json: uri, cluster (INSTANCEID), layout, logRoot, ledgers, logs, bookies (total, writable, readOnly, down, answering), totalBytes,
-    freeBytes, autorecovery (on, delaySeconds, auditor), markedLedgers.
+    freeBytes, sharedDisks (bookies on the disks of another), autorecovery (on, delaySeconds, auditor), markedLedgers.
     """
     from bk_core.client.doctor.facts import cluster_facts
 
@@ -69,7 +71,14 @@ def info(uri: str, protocol: str, as_json: bool) -> None:
     total, free = found.space
     recovery = {"on": found.autorecovery_on, "delaySeconds": found.recovery_delay_s, "auditor": found.auditor}
     what = {"uri": uri, "cluster": found.cluster, "layout": found.layout, "logRoot": found.log_root}
-    counts = {"ledgers": found.ledgers, "logs": found.logs, "bookies": bookies, "totalBytes": total, "freeBytes": free}
+    counts = {
+        "ledgers": found.ledgers,
+        "logs": found.logs,
+        "bookies": bookies,
+        "totalBytes": total,
+        "freeBytes": free,
+        "sharedDisks": found.sharing,
+    }
     say_json({**what, **counts, "autorecovery": recovery, "markedLedgers": found.marked})
 
 

@@ -116,6 +116,10 @@ def info(found: ClusterFacts, uri: str) -> Table:
     counts = ", ".join(f"{states.count(state):,} {state}" for state in ("writable", "read-only", "down"))
     total, free = found.space
     used = "not told" if not total else f"{1 - free / total:.0%} of {disk_size(total)} used, {disk_size(free)} free"
+    if found.sharing:
+        used += (
+            f"; {counted(found.sharing, 'bookie')} {'seems' if found.sharing == 1 else 'seem'} to share those of another on the same host"
+        )
     delay = found.recovery_delay_s
     switch = ("on" if found.autorecovery_on else "switched off") + ("" if delay is None else f", after {told_duration(delay * 1000)}")
     rows: list[tuple[str, object]] = [

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bk_core.client.client import BookKeeper
 
 LEDGERS_SHOWN = 20
+SAME_DISK_SHARE = 0.01  # of the total, by which the free bytes of one disk may differ between two answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,27 @@ class ClusterFacts:
 
     @property
     def space(self) -> tuple[int, int]:
-        """The total and the free bytes of the disks of all bookies that tell them."""
-        known = [probe for probe in self.probes.values() if probe.total_bytes is not None and probe.free_bytes is not None]
-        return sum(probe.total_bytes or 0 for probe in known), sum(probe.free_bytes or 0 for probe in known)
+        """The total and the free bytes of the disks of all bookies that tell them. Disks that bookies seem to share count once."""
+        disks = self._disks()
+        return sum(total for total, _ in disks), sum(free for _, free in disks)
+
+    @property
+    def sharing(self) -> int:
+        """The number of bookies that seem to have their ledgers on the disks of another one."""
+        return sum(probe.total_bytes is not None and probe.free_bytes is not None for probe in self.probes.values()) - len(self._disks())
+
+    def _disks(self) -> list[tuple[int, int]]:
+        """The total and free bytes of each bookie's disks, once for those of one host that are of one size and have as much free: a bookie
+        does not tell which disks they are, and the free bytes change between two answers."""
+        found: list[tuple[str, int, int]] = []
+        for bookie, probe in self.probes.items():
+            host = probe.address[0] if probe.address else bookie
+            total, free = probe.total_bytes, probe.free_bytes
+            if total is None or free is None:
+                continue
+            if not any(one[:2] == (host, total) and abs(one[2] - free) <= total * SAME_DISK_SHARE for one in found):
+                found.append((host, total, free))
+        return [(total, free) for _, total, free in found]
 
 
 def cluster_facts(client: BookKeeper, *, timeout_s: float = TIMEOUT_S) -> ClusterFacts:

@@ -17,6 +17,8 @@ import bk_core
 from bk_core.bookie import standby
 from bk_core.bookie.embedded import EmbeddedBookie
 from bk_core.cli import output
+from bk_core.client.doctor.facts import cluster_facts
+from bk_core.client.doctor.probe import BookieProbe
 from bk_core.errors import InvalidArgumentError
 from bk_core.metadata import open_store
 from bk_core.metadata.cookies import decode_cookie, encode_cookie
@@ -30,10 +32,24 @@ def test_a_cluster_in_short(bk: Bk, client: bk_core.BookKeeper) -> None:
     (info,) = bk.json("info", group="cluster")
     assert (info["cluster"], info["ledgers"], info["logs"], info["layout"]) == (client.store.cluster_id(), 1, 0, "memory")
     assert info["bookies"] == {"total": 3, "writable": 3, "readOnly": 0, "down": 0, "answering": 3}
-    assert info["totalBytes"] > info["freeBytes"] > 0
+    assert info["totalBytes"] > info["freeBytes"] > 0 and info["sharedDisks"] == 2
+    (disk,) = {bk.json("show", one, "--no-ledgers", group="bookie")[0]["probe"]["totalBytes"] for one in client.bookies().writable}
+    assert info["totalBytes"] == disk  # of this machine, which all three use
     assert info["autorecovery"] == {"on": True, "delaySeconds": None, "auditor": None}
     text = bk("info", group="cluster")
     assert "3 writable, 0 read-only, 0 down" in text and "3 of 3" in text and "none runs" in text
+    assert "; 2 bookies seem to share those of another on the same host" in text
+
+
+def test_disks_count_once_only_where_they_may_be_the_same(client: bk_core.BookKeeper) -> None:
+    here, there = ("h1", 3181), ("h2", 3181)
+    known = [(here, 1000, 500), (here, 1000, 505), (here, 1000, 600), (here, 2000, 500), (there, 1000, 500), (here, None, None)]
+    probes = {
+        str(at): BookieProbe(str(at), "answers", address=one, total_bytes=total, free_bytes=free)
+        for at, (one, total, free) in enumerate(known)
+    }
+    found = replace(cluster_facts(client), probes=probes)
+    assert found.space == (1000 + 1000 + 2000 + 1000, 500 + 600 + 500 + 500) and found.sharing == 1
 
 
 def test_the_switch_of_auto_recovery(bk: Bk, client: bk_core.BookKeeper) -> None:
