@@ -287,7 +287,10 @@ class Watcher:
         if before is None or before[0] == version:
             return
         more, more_rows = segments - before[1], rows - before[2]
-        if more > 0 or more_rows > 0:
+        if more_rows < 0:  # trimmed rows count on
+            said = f"log {name}: {counted(-more_rows, 'row')} written off, whose ledgers do not exist any more"
+            self._tell([ClusterEvent("log", said, "bad", log=name)])
+        elif more > 0 or more_rows > 0:
             self._tell(
                 [
                     ClusterEvent(

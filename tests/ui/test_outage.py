@@ -19,6 +19,7 @@ import bk_core
 from bk_core.bookie.local_cluster import LocalCluster, local_cluster
 from bk_core.bookie.zookeeper_process import ZooKeeperProcess
 from bk_core.client import BookKeeper
+from bk_core.client.log.check import repair_log
 from bk_core.errors import BkError
 from bk_core.protocol.limits import Limits
 from tests.integration.patience import until
@@ -120,8 +121,11 @@ def test_what_happens_is_told(cluster: LocalCluster) -> None:
             log.append(b"row")
         visitor.until("/events?kind=log", lambda got: "log news was created" in got.text)
         with writer.log("news").writer() as log:
-            log.append(b"row")
-        visitor.until("/events?kind=log", lambda got: "log news: " in got.text and "more" in got.text)
+            log.append_many([b"row"] * 7)
+        visitor.until("/events?kind=log", lambda got: "log news: " in got.text and "7 rows more" in got.text)
+        writer.delete_ledger(list(writer.log("news").segments())[-1].ledger_id, even_if_listed=True)
+        repair_log(writer, "news")
+        visitor.until("/events?kind=log", lambda got: "log news: 7 rows written off, whose ledgers do not exist any more" in got.text)
 
 
 @pytest.mark.slow
