@@ -14,6 +14,7 @@ from bk_core.cli.output import cluster_options, connected, progress_bar, say_jso
 from bk_core.cli.statuses import terminated_in_order
 from bk_core.cli.units import Size
 from bk_core.display import cluster as display
+from bk_core.display.words import counted
 
 if TYPE_CHECKING:
     from bk_core.client.bench import Measured, OnDone
@@ -79,7 +80,7 @@ def bench(
     if not as_json:
         say_table(*display.bench(found, _TOLD))
         times = f"times of {ADD_THROUGHPUT} are of runs of {plan.run_entries:,}, with {in_flight:,} in flight"
-        click.echo(f"E/Qw/Qa {quorums}, entries of {size:,} bytes, {protocol}; {times}")
+        click.echo(f"E/Qw/Qa {quorums}, entries of {counted(size, 'byte')}, {protocol}; {times}")
 
 
 def _sizes(text: str) -> tuple[int, int, int]:

@@ -17,7 +17,7 @@ from rich.markup import escape
 from bk_core.bookie.apache import DEFAULT_VERSION
 from bk_core.bookie.ports import USUAL_PORT, is_free, usual_port
 from bk_core.cli.output import URI_VARIABLE, console, say_json
-from bk_core.display.words import safe
+from bk_core.display.words import counted, safe
 from bk_core.errors import BkError
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _banner(uri: str, kind: str, bookie_ids: list[str], directory: str | None, p
     say = console().print
     uri = safe(uri)
     say()
-    say(f"[bold green]ready[/]  {len(bookie_ids)} {kind} bookies: {' '.join(bookie_ids)}")
+    say(f"[bold green]ready[/]  {counted(len(bookie_ids), f'{kind} bookie')}: {' '.join(bookie_ids)}")
     say(f"       data in {escape(safe(directory))}" if directory else "       data is temporary; keep it with --dir")
     for page in pages:
         say(f"       metrics at {page}")

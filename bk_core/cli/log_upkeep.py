@@ -118,7 +118,7 @@ def release(name: str, even_if_alive: bool, password: str, uri: str, protocol: s
     if as_json:
         say_json({"log": name, "closed": list(closed)})
     elif closed:
-        click.echo(f"log {name} released: closed ledgers {', '.join(map(str, closed))}")
+        click.echo(f"log {name} released: closed {'ledger' if len(closed) == 1 else 'ledgers'} {', '.join(map(str, closed))}")
     else:
         click.echo(f"log {name} has no live segment")
 

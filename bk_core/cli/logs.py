@@ -338,7 +338,9 @@ def adopt(
                 continue
             click.echo(f"log {name} is of cluster {listed.cluster} from now on")
             if nameless and not unnamed:
-                click.echo(f"log {name}: {_ids(nameless)} carry no log's name; they are read, and left alone otherwise. --unnamed: its own")
+                carry = "carries" if len(nameless) == 1 else "carry"
+                told = f"{_ids(nameless)} {carry} no log's name; they are read, and left alone otherwise. --unnamed: its own"
+                click.echo(f"log {name}: {told}")
 
 
 def _logs_of(client: BookKeeper, cluster: str) -> list[str]:
@@ -468,7 +470,7 @@ def _say_trim(name: str, gone: tuple[int, int, int], deleted: Iterable[int] | No
     verb = "would drop" if deleted is None else "dropped"
     click.echo(f"{verb} {counted(segments, 'segment')}, {counted(rows, 'row')}, {counted(size, 'byte')}")
     if deleted:
-        click.echo(f"deleted ledgers {', '.join(map(str, deleted))}")
+        click.echo(f"deleted {_ids(tuple(deleted))}")
 
 
 @log.command("gc")
@@ -523,7 +525,7 @@ def _collect_one(client: BookKeeper, name: str, age_ms: int, password: str, as_j
         ids = {what: list(getattr(report, what)) for what in ("deleted", "closed", "forgotten")}
         say_json({"log": name, **ids, **said})
         return bool(report.failed)
-    forgotten = f", forgot intents of {_ids(report.forgotten)} that did not exist" if report.forgotten else ""
+    forgotten = f", forgot intents without a ledger, of {_ids(report.forgotten)}" if report.forgotten else ""
     click.echo(f"{name}: deleted {_ids(report.deleted)}, closed {_ids(report.closed)}{forgotten}")
     for ledger_id, why in report.failed:
         click.echo(f"{name}: ledger {ledger_id} could not be cleaned up: {why}", err=True)
@@ -561,7 +563,7 @@ def _collect_orphans(client: BookKeeper, wanted: str | None, password: str, as_j
 
 
 def _ids(ledger_ids: tuple[int, ...]) -> str:
-    return f"ledgers {', '.join(map(str, ledger_ids))}" if ledger_ids else "nothing"
+    return f"{'ledger' if len(ledger_ids) == 1 else 'ledgers'} {', '.join(map(str, ledger_ids))}" if ledger_ids else "nothing"
 
 
 def _all_names(client: BookKeeper) -> list[str]:

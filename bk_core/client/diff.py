@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from bk_core.client.copies import BodyReader, BookieCopies, CopyRun, check_named, held_spans
 from bk_core.client.repair.report import OnProgress, Progress
+from bk_core.display.words import counted
 from bk_core.errors import InvalidArgumentError
 from bk_core.protocol.ledger.distribution import Distribution
 from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata
@@ -58,7 +59,7 @@ class ReplicaDiff:
     differences: tuple[Difference, ...]
 
     def __repr__(self) -> str:
-        return f"<ReplicaDiff ledger {self.ledger_id}: {self.same:,} entries alike, {self.differing:,} not>"
+        return f"<ReplicaDiff ledger {self.ledger_id}: {counted(self.same, 'entry', 'entries')} alike, {self.differing:,} not>"
 
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows."""

@@ -99,7 +99,7 @@ def of_metadata(ledger_id: int, before: LedgerMetadata | None, now: LedgerMetada
         yield ClusterEvent("recovery", f"ledger {ledger_id} is fenced and being recovered", "watch", ledger=ledger_id)
     if now.state is not state and now.state is LedgerState.CLOSED:
         kind, after = ("recovery", ", after its recovery") if state is LedgerState.IN_RECOVERY else ("ledger", "")
-        end = "without entries" if now.last_entry_id < 0 else f"at entry {now.last_entry_id}, {now.length:,} bytes"
+        end = "without entries" if now.last_entry_id < 0 else f"at entry {now.last_entry_id}, {counted(now.length, 'byte')}"
         yield ClusterEvent(kind, f"ledger {ledger_id} was closed {end}{after}", "", ledger=ledger_id)
 
 

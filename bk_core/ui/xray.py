@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bk_core.client.inspect import EntryHeader, entry_headers
-from bk_core.display.words import preview, safe
+from bk_core.display.words import counted, preview, safe
 from bk_core.errors import BkError
 from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
 from bk_core.protocol.wire.messages import Status
@@ -104,7 +104,7 @@ def replicas_of(client: BookKeeper, ledger_id: int, metadata: LedgerMetadata, fi
 def _replica(header: EntryHeader) -> Replica:
     if header.status is Status.OK:
         if header.digest_ok:
-            return Replica(header.bookie, "ok", f"{header.payload_bytes:,} bytes, LAC {header.last_add_confirmed}")
+            return Replica(header.bookie, "ok", f"{counted(header.payload_bytes or 0, 'byte')}, LAC {header.last_add_confirmed}")
         return Replica(header.bookie, "corrupt", "its digest or ids do not match")
     if header.status in (Status.NO_ENTRY, Status.NO_LEDGER):
         return Replica(header.bookie, "missing", header.status.name.lower().replace("_", " "))

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from bk_core.client.doctor.probe import BookieProbe
+from bk_core.display.words import counted
 from bk_core.protocol.ledger.metadata import BookieId
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
@@ -115,8 +116,9 @@ class Diagnosis:
         return sum(finding.severity == severity for finding in self.findings)
 
     def __repr__(self) -> str:
-        counts = ", ".join(f"{self.count(severity)} {severity}s" for severity in SEVERITIES)
-        return f"<Diagnosis of {self.cluster}: {counts}; {len(self.bookies)} bookies, {self.ledgers.total:,} ledgers, {self.logs} logs>"
+        counts = ", ".join(counted(self.count(severity), severity) for severity in SEVERITIES)
+        sizes = ", ".join((counted(len(self.bookies), "bookie"), counted(self.ledgers.total, "ledger"), counted(self.logs, "log")))
+        return f"<Diagnosis of {self.cluster}: {counts}; {sizes}>"
 
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows."""

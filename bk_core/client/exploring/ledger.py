@@ -145,7 +145,7 @@ class Ledger(StaysHere):
     def __repr__(self) -> str:
         told = "" if self._found.metadata is None else f", {counted(len(self.fragments), 'fragment')}"
         if self.last_entry_id is not None:
-            told += f", last entry {self.last_entry_id}, {self.length:,} bytes"
+            told += f", last entry {self.last_entry_id}, {counted(self.length or 0, 'byte')}"
         return f"<Ledger {self.ledger_id} {self.state}{told}>"
 
     def _repr_html_(self) -> str:

@@ -12,6 +12,7 @@ from bk_core.client.log.history import ChunkCache, history_of, update_ledger_lis
 from bk_core.client.log.intents import HISTORY, create_intended, forget_intent
 from bk_core.client.log.list_store import LogClient, change_ledger_list, ledger_exists, read_ledger_list, store_now_ms
 from bk_core.client.log.live_writers import ALIVE, live_writers
+from bk_core.display.words import counted
 from bk_core.errors import (
     BkError,
     InvalidArgumentError,
@@ -59,7 +60,8 @@ class LogCheck:
     problems: tuple[LogProblem, ...]
 
     def __repr__(self) -> str:
-        return f"<LogCheck {self.log}: {self.segments:,} segments, {self.ledgers:,} ledgers, {len(self.problems)} problems>"
+        counts = ", ".join((counted(self.segments, "segment"), counted(self.ledgers, "ledger"), counted(len(self.problems), "problem")))
+        return f"<LogCheck {self.log}: {counts}>"
 
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows."""

@@ -10,6 +10,7 @@ from typing import Self
 from bk_core.client.log.live_writers import LiveWriter
 from bk_core.client.log.showing import shown_in_time
 from bk_core.client.log.tables import columns_told
+from bk_core.display.words import counted
 from bk_core.errors import LogSchemaError
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import LogProperties, Segment
@@ -48,8 +49,8 @@ class LogInfo:
         written = "" if self.writer is None else f", writer {self.writer.state}"
         live = f" ({self.live:,} live)" if self.live else ""
         committed = "committed " if self.live else ""
-        size = f"{self.rows:,} {committed}rows, {self.bytes:,} {committed}bytes"
-        return f"<LogInfo {self.name}: {self.segments:,} segments{live}, {size}{written}>"
+        size = f"{counted(self.rows, f'{committed}row')}, {counted(self.bytes, f'{committed}byte')}"
+        return f"<LogInfo {self.name}: {counted(self.segments, 'segment')}{live}, {size}{written}>"
 
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows."""

@@ -19,6 +19,7 @@ from bk_core.client.here import StaysHere
 from bk_core.client.log.history import read_log
 from bk_core.client.log.list_store import LogClient, ledger_exists, log_path
 from bk_core.client.resuming import Following
+from bk_core.display.words import counted
 from bk_core.errors import (
     InvalidArgumentError,
     LogDataLossError,
@@ -74,7 +75,8 @@ class LogEntries:
     def __repr__(self) -> str:
         last = self.first_entry_id + self.count - 1
         size = int(self.offsets[self.count] - self.offsets[0])
-        return f"<LogEntries {self.segment.seq}:{self.first_entry_id}..{last}, {self.count:,} entries, {size:,} bytes>"
+        counts = f"{counted(self.count, 'entry', 'entries')}, {counted(size, 'byte')}"
+        return f"<LogEntries {self.segment.seq}:{self.first_entry_id}..{last}, {counts}>"
 
     def payloads(self) -> list[bytes]:
         """Return the payloads as bytes, in the order of their entries. Each is a copy."""

@@ -14,6 +14,7 @@ from bk_core.arguments import COUNT, ID, checked
 from bk_core.client.log.history import read_batches, read_log
 from bk_core.client.log.list_store import LogClient
 from bk_core.client.log.lists import list_logs
+from bk_core.display.words import counted
 from bk_core.errors import BkError, InvalidArgumentError, NoSuchBatchError, NoSuchLedgerError, NoSuchLogError
 from bk_core.protocol.ledger.distribution import Distribution
 from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata
@@ -62,9 +63,8 @@ class BatchTrace:
     committed_at_ms: int | None
 
     def __repr__(self) -> str:
-        return (
-            f"<BatchTrace log {self.log}, batch {self.batch_id}: {len(self.segments)} segments, {self.rows:,} rows, {self.bytes:,} bytes>"
-        )
+        counts = ", ".join((counted(len(self.segments), "segment"), counted(self.rows, "row"), counted(self.bytes, "byte")))
+        return f"<BatchTrace log {self.log}, batch {self.batch_id}: {counts}>"
 
     def _repr_html_(self) -> str:
         """Return the tables that a notebook shows."""

@@ -11,6 +11,7 @@ from bk_core.client.log.check import LogCheck, check_log
 from bk_core.client.log.history import read_log
 from bk_core.client.log.list_store import LogClient
 from bk_core.client.xray import XrayProblem
+from bk_core.display.words import counted
 from bk_core.errors import BkError, NoSuchLedgerError
 from bk_core.protocol.log.history import Item
 from bk_core.protocol.log.segments import HistoryRef, Segment
@@ -51,7 +52,8 @@ class LogVerification:
     damages: tuple[LogDamage, ...]
 
     def __repr__(self) -> str:
-        told = f"{self.copies:,} copies, {self.damaged:,} in need of repair, {len(self.check.problems)} problems of the list"
+        told = f"{counted(self.copies, 'copy', 'copies')}, {self.damaged:,} in need of repair"
+        told += f", {counted(len(self.check.problems), 'problem')} of the list"
         return f"<LogVerification {self.log}: {told}>"
 
     def _repr_html_(self) -> str:

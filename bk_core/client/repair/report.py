@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 from bk_core.arguments import POSITIVE, SECONDS, SECRET, check_fields
 from bk_core.client.access import digest_type_of
 from bk_core.client.near import check_names
+from bk_core.display.words import counted
 from bk_core.protocol.ledger.metadata import BookieId, DigestType, LedgerAccess, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.replication import FragmentReport, guaranteed
 
@@ -101,7 +102,7 @@ class RepairReport:
     bytes_copied: int = 0
 
     def __repr__(self) -> str:
-        done = f"{len(self.moved)} moved, {len(self.refilled)} filled in, {self.entries_copied:,} entries copied"
+        done = f"{len(self.moved)} moved, {len(self.refilled)} filled in, {counted(self.entries_copied, 'entry', 'entries')} copied"
         return f"<RepairReport ledger {self.ledger_id}: {done}, {'complete' if self.is_complete else 'not complete'}>"
 
     def _repr_html_(self) -> str:
@@ -149,7 +150,7 @@ class DecommissionReport:
     cookie_deleted: bool = False
 
     def __repr__(self) -> str:
-        done = f"{len(self.changes)} repairs, still named by {len(self.still_named)} ledgers"
+        done = f"{counted(len(self.changes), 'repair')}, still named by {counted(len(self.still_named), 'ledger')}"
         return f"<DecommissionReport bookie {self.bookie}: {done}, {'complete' if self.is_complete else 'not complete'}>"
 
     def _repr_html_(self) -> str:

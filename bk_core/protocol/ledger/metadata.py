@@ -9,6 +9,7 @@ from enum import Enum, IntEnum
 from types import MappingProxyType
 from typing import Any
 
+from bk_core.display.words import counted
 from bk_core.errors import InvalidArgumentError, MetadataFormatError
 
 BookieId = str  # stored and compared as text (metadata.md 4.2); an address only after resolution
@@ -82,8 +83,8 @@ class LedgerMetadata:
 
     def __repr__(self) -> str:
         quorums = f"E={self.ensemble_size} Qw={self.write_quorum_size} Qa={self.ack_quorum_size}"
-        end = f", last entry {self.last_entry_id}, {self.length:,} bytes" if self.state is LedgerState.CLOSED else ""
-        return f"<LedgerMetadata {self.state.name} {quorums}, {len(self.fragments)} fragments{end}>"
+        end = f", last entry {self.last_entry_id}, {counted(self.length, 'byte')}" if self.state is LedgerState.CLOSED else ""
+        return f"<LedgerMetadata {self.state.name} {quorums}, {counted(len(self.fragments), 'fragment')}{end}>"
 
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bk_core import kernels
+from bk_core.display.words import counted
 from bk_core.errors import InvalidArgumentError
 from bk_core.protocol import BytesLike
 
@@ -98,7 +99,8 @@ class EntryRun:
         return self.count
 
     def __repr__(self) -> str:
-        return f"<EntryRun {self.first_entry_id}..{self.last_entry_id}, {self.count:,} entries, {self.payload_bytes:,} bytes>"
+        counts = f"{counted(self.count, 'entry', 'entries')}, {counted(self.payload_bytes, 'byte')}"
+        return f"<EntryRun {self.first_entry_id}..{self.last_entry_id}, {counts}>"
 
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows."""

@@ -8,7 +8,7 @@ from html import escape
 
 from bk_core.client.inspect import FoundLedger, found_ledgers
 from bk_core.display.ledgers import bookie_states
-from bk_core.display.words import preview, safe
+from bk_core.display.words import counted, preview, safe
 from bk_core.protocol.ledger.metadata import LedgerMetadata
 from bk_core.protocol.log.identity import LOG_KEY
 from bk_core.ui.answers import Answer
@@ -222,7 +222,7 @@ def _payload(stretch: Stretch) -> Markup:
     if entry.problem is not None:
         return tag("p", entry.problem, class_="notice bad")
     cut = f" The first {HEAD_MAX:,} are shown." if entry.size > len(entry.head) else ""
-    said = tag("p", f"{entry.size:,} bytes.{cut}")
+    said = tag("p", f"{counted(entry.size, 'byte')}.{cut}")
     words = entry.head.decode("utf-8", "replace")
     return joined(
         [said, tag("h3", "As text"), tag("pre", Markup(_escaped(words))), tag("h3", "As bytes"), tag("pre", hexadecimal(entry.head))]

@@ -293,7 +293,7 @@ def test_what_adopt_says_of_ledgers_without_a_name(world: World, capsys: pytest.
     ranges = [SegmentRange(stranger.ledger_id, 0, 0, 1, 1)]
     update_ledger_list(client, "web", lambda listed: listed.append_segments(ranges, 1))
     uri = world.uri("ledgers")
-    assert f"ledgers {stranger.ledger_id} carry no log's name" in bk(capsys, uri, "log", "adopt", "web")[1]
+    assert f"ledger {stranger.ledger_id} carries no log's name" in bk(capsys, uri, "log", "adopt", "web")[1]
     assert json.loads(bk(capsys, uri, "log", "adopt", "web", "--json")[1])["unnamed"] == [stranger.ledger_id]
     assert "--unnamed" in bk(capsys, uri, "log", "check", "web")[1]
     assert bk(capsys, uri, "log", "adopt", "web", "--unnamed")[0] != 0 and not read_ledger_list(client, "web").adopted  # nobody answers

@@ -312,7 +312,7 @@ def test_gc(bk: Bk, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch)
         {"log": "b", "deleted": [], "closed": [], "forgotten": [], "failed": [], "foreign": []},
     ]
     assert bk("gc", "a") == "a: deleted nothing, closed nothing\n"
-    assert bk("gc", "a", "--min-age", "0s") == f"a: deleted ledgers {young.ledger_id}, closed nothing\n"
+    assert bk("gc", "a", "--min-age", "0s") == f"a: deleted ledger {young.ledger_id}, closed nothing\n"
     assert len(list(client.list_ledgers())) == 1
 
 
@@ -321,7 +321,7 @@ def test_gc_tells_of_intents_whose_ledger_is_not_there(bk: Bk, client: bk_core.B
     for ledger_id in (7000, 7001):
         record_intent(client, "a", Intent(ledger_id, "q", "elsewhere", 1, list_store.now_ms()))
     assert bk("gc", "a") == "a: deleted nothing, closed nothing\n"
-    assert bk("gc", "--min-age", "0s") == "a: deleted nothing, closed nothing, forgot intents of ledgers 7000, 7001 that did not exist\n"
+    assert bk("gc", "--min-age", "0s") == "a: deleted nothing, closed nothing, forgot intents without a ledger, of ledgers 7000, 7001\n"
     assert bk("gc", "--min-age", "0s") == "a: deleted nothing, closed nothing\n"
     record_intent(client, "a", Intent(7002, "q", "elsewhere", 1, list_store.now_ms()))
     (report,) = bk.json("gc", "--min-age", "0s")
@@ -336,7 +336,7 @@ def test_gc_lists_no_log_that_never_was(bk: Bk, client: bk_core.BookKeeper) -> N
     assert [report["log"] for report in bk.json("gc")] == ["a"]
     assert bk("gc") == "a: deleted nothing, closed nothing\n"
     assert bk("gc", "never") == "never: deleted nothing, closed nothing\n"
-    assert bk("gc", "--min-age", "0s").splitlines()[1] == f"never: deleted ledgers {begun}, closed nothing"
+    assert bk("gc", "--min-age", "0s").splitlines()[1] == f"never: deleted ledger {begun}, closed nothing"
 
 
 def test_gc_says_what_it_could_not_do(bk: Bk, client: bk_core.BookKeeper) -> None:
@@ -347,7 +347,7 @@ def test_gc_says_what_it_could_not_do(bk: Bk, client: bk_core.BookKeeper) -> Non
     assert f"a: ledger {orphan} could not be cleaned up: [BK-PASSWORD]" in bk.err
     (report,) = bk.json("gc", status=1)
     assert report["failed"][0]["ledger"] == orphan
-    assert bk("gc", "--password", "secret") == f"a: deleted ledgers {orphan}, closed nothing\n"
+    assert bk("gc", "--password", "secret") == f"a: deleted ledger {orphan}, closed nothing\n"
 
 
 @pytest.mark.parametrize(

@@ -320,7 +320,8 @@ def test_a_log_shows_its_columns_and_what_is_not_counted_yet(monkeypatch: pytest
 def test_a_log_is_short() -> None:
     assert repr(info("events")) == "<LogInfo events: 3 segments, 1,000 rows, 5,000 bytes, writer unknown>"
     fresh = replace(info("events"), rows=0, bytes=0, segments=1, live=1, writer=None)
-    assert repr(fresh) == "<LogInfo events: 1 segments (1 live), 0 committed rows, 0 committed bytes>"
+    assert repr(fresh) == "<LogInfo events: 1 segment (1 live), 0 committed rows, 0 committed bytes>"
     assert repr(LogProperties()) == "<LogProperties>"
     assert repr(LogProperties("raw", "x" * 5000)) == "<LogProperties schema of 5,000 characters>"
     assert repr(run_of(b"ab", b"c")) == "<EntryRun 7..8, 2 entries, 3 bytes>"
+    assert repr(run_of(b"a")) == "<EntryRun 7..7, 1 entry, 1 byte>"

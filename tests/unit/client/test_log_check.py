@@ -219,7 +219,7 @@ def test_what_a_dead_writer_left_is_closed_for_queries(
     writer.append(b"x")
     ledger_id = writer.ledger_id
     writer.abandon()
-    assert f"closed ledgers {ledger_id}" in bk(capsys, monkeypatch, "log", "release", "a")
+    assert f"closed ledger {ledger_id}" in bk(capsys, monkeypatch, "log", "release", "a")
     listed = read_ledger_list(client, "a")
     assert not listed.live_segments and listed.segments[0].rows == 1
     assert "no live segment" in bk(capsys, monkeypatch, "log", "release", "a")

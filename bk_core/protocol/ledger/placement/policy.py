@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from bk_core.display.words import counted
 from bk_core.errors import NotEnoughBookiesError
 from bk_core.protocol.ledger.metadata import BookieId
 
@@ -62,21 +63,22 @@ def fill(
 
 def not_enough(size: int, registered: int, why: str = "") -> NotEnoughBookiesError:
     if not registered:
-        none = f"a ledger with ensemble size {size} needs {size} writable bookies, and none is registered in this cluster{why}"
+        none = f"a ledger with ensemble size {size} needs {counted(size, 'writable bookie')}, and none is registered in this cluster{why}"
         return NotEnoughBookiesError(f"{none}; start bookies with the same metadata service URI, its path included (`bk bookie ls`)")
+    there = f"{registered} {'is' if registered == 1 else 'are'} registered"
     return NotEnoughBookiesError(
-        f"a ledger with ensemble size {size} needs {size} writable bookies, {registered} are registered{why}; "
+        f"a ledger with ensemble size {size} needs {counted(size, 'writable bookie')}, {there}{why}; "
         "start more bookies, make room on the disks of those that are read-only, or lower the ensemble size"
     )
 
 
 def not_enough_known(size: int, known: int) -> NotEnoughBookiesError:
     """``known``: the bookies that a cluster has, wherever they are now."""
-    needs = f"a ledger with ensemble size {size} needs {size} writable bookies"
+    needs = f"a ledger with ensemble size {size} needs {counted(size, 'writable bookie')}"
     if not known:
         how = "start bookies with the same metadata service URI, its path included (`bk bookie ls`)"
         return NotEnoughBookiesError(f"{needs}, and this cluster has never had one; {how}")
-    has = f"{known} {'bookie' if known == 1 else 'bookies'}, including any that are away"
+    has = f"{counted(known, 'bookie')}, including any that are away"
     return NotEnoughBookiesError(f"{needs}, and this cluster has {has}; start more bookies, or lower the ensemble size")
 
 
