@@ -233,3 +233,11 @@ def kept_milliseconds(name: str, value: Duration) -> int:
     if not MILLISECOND <= length <= SECONDS_MAX:
         raise InvalidArgumentError(f"{name} must be at least a millisecond and at most 31 years, or None to keep everything, not {value}")
     return int(length * 1000)
+
+
+def check_reached(ledger_id: int, first: int, end: int) -> None:
+    """Raise InvalidArgumentError for a first entry behind the last one, ``end``: a call that looks at nothing would report that all is
+    well. An empty ledger may be looked at from entry 0 on."""
+    if first > max(end, 0):
+        reach = f"its last entry is {end}, as far as is known" if end >= 0 else "none of its entries is known"
+        raise InvalidArgumentError(f"first entry {first} lies beyond the end of ledger {ledger_id}: {reach}", ledger=ledger_id)

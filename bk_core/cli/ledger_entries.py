@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bk_core.cli.output import access_options, check_range, check_reached, cluster_options, connected, say_found, say_json
+from bk_core.arguments import check_reached
+from bk_core.cli.output import access_options, check_range, cluster_options, connected, say_found, say_json
 from bk_core.cli.replication import watched
 from bk_core.display import copies as display
 from bk_core.display.words import counted, preview

@@ -70,13 +70,6 @@ def check_range(first: int, last: int | None) -> None:
         raise click.UsageError(f"--last {last} lies before --first {first}")
 
 
-def check_reached(ledger_id: int, first: int, end: int) -> None:
-    """An error where --first lies behind the last entry: nothing was looked at, and nothing would be said to be well."""
-    if first > max(end, 0):
-        reach = f"its last entry is {end}, as far as is known" if end >= 0 else "none of its entries is known"
-        raise InvalidArgumentError(f"--first {first} lies beyond the end of ledger {ledger_id}: {reach}", ledger=ledger_id)
-
-
 def now_ms() -> int:
     """Return this machine's time, for ages that are shown."""
     return time.time_ns() // 1_000_000

@@ -10,10 +10,10 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from bk_core.arguments import check_reached
 from bk_core.cli.output import (
     access_options,
     check_range,
-    check_reached,
     cluster_options,
     connected,
     console,

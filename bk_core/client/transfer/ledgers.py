@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bk_core.arguments import check_reached
 from bk_core.client.log.live_writers import WRITER
 from bk_core.client.repair.report import OnProgress, Progress
 from bk_core.client.transfer.entry_file import Entries, EntryFile, EntryWriter, entries_of
@@ -112,13 +113,14 @@ def export_ledger(
 ) -> Transfer:
     """Write the entries ``first`` to ``last`` of a ledger into a new file; without ``last`` up to the last add confirmed.
 
-    Raises ExportFileError for a path that exists or cannot be written, ExportFormatError for a name of another format, and what opening
-    and reading a ledger raises. No file is left then.
+    Raises InvalidArgumentError for a ``first`` beyond the end, ExportFileError for a path that exists or cannot be written,
+    ExportFormatError for a name of another format, and what opening and reading a ledger raises. No file is left then.
     """
     began = time.monotonic()
     check_ending(path, "entries of a ledger go into a file of their own form, for which any other name does")
     check_free(path)
     with client.open_ledger(ledger_id, password=password, digest_type=digest_type) as handle:
+        check_reached(ledger_id, first, handle.last_add_confirmed)
         end = handle.last_add_confirmed if last is None else min(last, handle.last_add_confirmed)
         with new_file(path) as target:
             writer = EntryWriter(target, header_of(ledger_id, handle.metadata, first, end))

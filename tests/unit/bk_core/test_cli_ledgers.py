@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import bk_core
@@ -19,15 +21,18 @@ def ledgers(client: bk_core.BookKeeper) -> tuple[int, int, int]:
     return closed.ledger_id, opened.ledger_id, opened.ledger_id + 1
 
 
-def test_a_look_that_begins_beyond_the_end_is_an_error(bk: Bk, client: bk_core.BookKeeper, ledgers: tuple[int, int, int]) -> None:
+def test_a_look_that_begins_beyond_the_end_is_an_error(
+    bk: Bk, client: bk_core.BookKeeper, ledgers: tuple[int, int, int], tmp_path: Path
+) -> None:
     """It looked at nothing, which is no reason to call a ledger good."""
     two = client.bookies().writable[:2]
     for ledger_id in ledgers:
-        for words in (("xray", str(ledger_id)), ("diff", str(ledger_id), *two)):
+        for words in (("xray", str(ledger_id)), ("diff", str(ledger_id), *two), ("export", str(ledger_id), tmp_path / f"{ledger_id}.bin")):
             assert bk(*words, "--first", "2", status=1, group="ledger") == ""
-            assert f"error: [BK-ARGUMENT] --first 2 lies beyond the end of ledger {ledger_id}: " in bk.err
+            assert f"error: [BK-ARGUMENT] first entry 2 lies beyond the end of ledger {ledger_id}: " in bk.err
             bk(*words, group="ledger")
     assert bk.json("xray", str(ledgers[0]), "--first", "1", group="ledger")[0]["copies"] == 3
+    assert sorted(one.name for one in tmp_path.glob("*.bin")) == sorted(f"{ledger_id}.bin" for ledger_id in ledgers)  # of the second words
     bk("xray", str(ledgers[0]), "--first", "2", status=1, group="ledger")
     assert "its last entry is 1, as far as is known" in bk.err
 
