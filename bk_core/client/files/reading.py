@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from bk_core.client.log.list_store import LogClient
 from bk_core.errors import ClientClosedError, FileDataLostError, InvalidArgumentError, NoSuchEntryError, NoSuchLedgerError
 from bk_core.protocol.files.content import Content, Extent
 from bk_core.threads import Home, holds_lock
@@ -48,7 +49,7 @@ def _present_chunks(
 class ContentReader:
     """Reads contents of one store's files. Any thread. ``close`` it. ``on_lost`` is told of each data ledger that turns out to be gone."""
 
-    def __init__(self, client: Any, log: str, password: bytes, on_lost: Callable[[int], None] | None = None) -> None:
+    def __init__(self, client: LogClient, log: str, password: bytes, on_lost: Callable[[int], None] | None = None) -> None:
         self._client = client
         self._log = log
         self._on_lost = on_lost

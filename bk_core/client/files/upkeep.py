@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from bk_core.arguments import CLIENT, SECRET, checked
 from bk_core.client.files.imports import delete_unfinished_imports, import_mark, is_left_by_import, unfinished_imports
@@ -23,7 +22,7 @@ from bk_core.client.files.view import FileStoreView, no_such_store
 from bk_core.client.guards import check_password
 from bk_core.client.log.check import release_log
 from bk_core.client.log.janitor import GcReport, delete_log, gc_log
-from bk_core.client.log.list_store import list_if_any, read_ledger_list
+from bk_core.client.log.list_store import LogClient, list_if_any, read_ledger_list
 from bk_core.client.log.lists import list_logs
 from bk_core.client.log.live_writers import ALIVE, GONE, LiveWriter, foremost, live_writers
 from bk_core.errors import (
@@ -65,7 +64,7 @@ class FileGcReport:
 
 
 @checked(client=CLIENT)
-def file_stores(client: Any, *, remains: bool = False) -> list[str]:
+def file_stores(client: LogClient, *, remains: bool = False) -> list[str]:
     """Return the names of all file stores, sorted. ``client`` is a ``BookKeeper``. With ``remains`` those are named, too, that are deleted
     and have left something.
 
@@ -77,19 +76,19 @@ def file_stores(client: Any, *, remains: bool = False) -> list[str]:
 
 
 @checked(client=CLIENT)
-def file_store_owner(client: Any, name: str) -> LiveWriter | None:
+def file_store_owner(client: LogClient, name: str) -> LiveWriter | None:
     """Return the owner of a store, or None if nobody has opened the store since it was closed. NoSuchFileStoreError."""
     return _owner(client, _listed(client, name))
 
 
 @checked(client=CLIENT)
-def check_not_owned(client: Any, name: str, *, even_if_alive: bool = False) -> None:
+def check_not_owned(client: LogClient, name: str, *, even_if_alive: bool = False) -> None:
     """Raise LogWriterAliveError where an owner may live, unless ``even_if_alive``. NoSuchFileStoreError."""
     _refuse_owned(client, name, _listed(client, name), even_if_alive)
 
 
 @checked(client=CLIENT, password=SECRET)
-def has_unconfirmed(client: Any, name: str, *, password: bytes = b"") -> bool:
+def has_unconfirmed(client: LogClient, name: str, *, password: bytes = b"") -> bool:
     """Return True if an owner that is not seen alive has left a change that readers may not see: it may have been acknowledged, and only
     the next owner, or ``gc_file_store``, can tell. Nothing is fenced. ``client`` is a ``BookKeeper``, ``password`` that of the store.
 
@@ -99,7 +98,7 @@ def has_unconfirmed(client: Any, name: str, *, password: bytes = b"") -> bool:
     return any(writer.state != ALIVE and _has_tail(client, ledger_id, password) for ledger_id, writer in live_writers(client, live).items())
 
 
-def _has_tail(client: Any, ledger_id: int, password: bytes) -> bool:
+def _has_tail(client: LogClient, ledger_id: int, password: bytes) -> bool:
     """Return True unless the ledger certainly has nothing behind its last add confirmed."""
     try:
         with client.open_ledger(ledger_id, password=password) as handle:
@@ -112,7 +111,7 @@ def _has_tail(client: Any, ledger_id: int, password: bytes) -> bool:
 
 
 @checked(client=CLIENT, password=SECRET)
-def own_file_store(client: Any, name: str, *, password: bytes = b"", create: bool = True, even_if_alive: bool = False) -> FileStore:
+def own_file_store(client: LogClient, name: str, *, password: bytes = b"", create: bool = True, even_if_alive: bool = False) -> FileStore:
     """Open the store called ``name``, which nobody owns, and return its owner.
 
     ``client`` is a ``BookKeeper``, ``password`` that of the store. ``create`` makes the store if there is none. A store that was closed in
@@ -126,14 +125,14 @@ def own_file_store(client: Any, name: str, *, password: bytes = b"", create: boo
     return FileStore.open(client, name, password=password, create=create, take_over=even_if_alive)
 
 
-def own_for_import(client: Any, name: str, *, password: bytes, create: bool, even_if_alive: bool) -> FileStore:
+def own_for_import(client: LogClient, name: str, *, password: bytes, create: bool, even_if_alive: bool) -> FileStore:
     """Do what ``own_file_store`` does, for the import of a checkpoint. A store that is made says so (imports.py)."""
     _close_former(client, name, password, create=create, even_if_alive=even_if_alive)
     properties = LogProperties() if create else None
     return FileStore._open(client, name, properties, password=password, take_over=even_if_alive, marks=import_mark())
 
 
-def _close_former(client: Any, name: str, password: bytes, *, create: bool, even_if_alive: bool) -> None:
+def _close_former(client: LogClient, name: str, password: bytes, *, create: bool, even_if_alive: bool) -> None:
     if not even_if_alive:
         listed = list_if_any(client, store_log(name)) if create else _listed(client, name)
         if listed is not None:
@@ -141,7 +140,7 @@ def _close_former(client: Any, name: str, password: bytes, *, create: bool, even
             _close_gone(client, name, listed, password)
 
 
-def _close_gone(client: Any, name: str, listed: LedgerList, password: bytes) -> None:
+def _close_gone(client: LogClient, name: str, listed: LedgerList, password: bytes) -> None:
     """Close the live segments that an owner who is gone has left. LogWriterAliveError if there are others meanwhile, WrongPasswordError."""
     if not listed.live_segments:
         return
@@ -152,7 +151,7 @@ def _close_gone(client: Any, name: str, listed: LedgerList, password: bytes) -> 
         raise LogWriterAliveError(f"{told}. Stop that process, or fence it: even_if_alive=True (--even-if-alive)", store=name) from error
 
 
-def _check_password(client: Any, name: str, listed: LedgerList, password: bytes) -> None:
+def _check_password(client: LogClient, name: str, listed: LedgerList, password: bytes) -> None:
     """Raise WrongPasswordError, in the words of a user of file stores, before anything is done."""
     try:
         check_password(client, store_log(name), listed, password)
@@ -160,14 +159,14 @@ def _check_password(client: Any, name: str, listed: LedgerList, password: bytes)
         raise wrong_password(error, name, password).nothing_done() from error
 
 
-def _listed(client: Any, name: str) -> LedgerList:
+def _listed(client: LogClient, name: str) -> LedgerList:
     try:
         return read_ledger_list(client, store_log(name))
     except NoSuchLogError:
         raise no_such_store(client, name) from None
 
 
-def _owner(client: Any, listed: LedgerList) -> LiveWriter | None:
+def _owner(client: LogClient, listed: LedgerList) -> LiveWriter | None:
     return foremost(live_writers(client, _live(listed)))
 
 
@@ -175,7 +174,7 @@ def _live(listed: LedgerList) -> list[int]:
     return [segment.ledger_id for segment in listed.live_segments]
 
 
-def _refuse_owned(client: Any, name: str, listed: LedgerList, even_if_alive: bool) -> None:
+def _refuse_owned(client: LogClient, name: str, listed: LedgerList, even_if_alive: bool) -> None:
     """Raise LogWriterAliveError unless nobody has the store open, for certain."""
     owner = None if even_if_alive else _owner(client, listed)
     if owner is None or owner.state == GONE:
@@ -189,7 +188,7 @@ def _refuse_owned(client: Any, name: str, listed: LedgerList, even_if_alive: boo
 
 
 @checked(client=CLIENT, password=SECRET)
-def delete_file_store(client: Any, name: str, *, password: bytes = b"", even_if_alive: bool = False) -> FileGcReport:
+def delete_file_store(client: LogClient, name: str, *, password: bytes = b"", even_if_alive: bool = False) -> FileGcReport:
     """Delete the store called ``name`` with all its files, and return a report: its log first, which fences an owner, then its data
     ledgers, then their nodes.
 
@@ -204,7 +203,9 @@ def delete_file_store(client: Any, name: str, *, password: bytes = b"", even_if_
     return _delete_store(client, name, listed, password, refuse)
 
 
-def _delete_store(client: Any, name: str, listed: LedgerList, password: bytes, refuse: Callable[[LedgerList], object]) -> FileGcReport:
+def _delete_store(
+    client: LogClient, name: str, listed: LedgerList, password: bytes, refuse: Callable[[LedgerList], object]
+) -> FileGcReport:
     """``refuse`` raises where the list of the store's ledgers, with which the store is deleted, forbids that."""
     log = store_log(name)
     _check_password(client, name, listed, password)
@@ -220,7 +221,7 @@ def _delete_store(client: Any, name: str, listed: LedgerList, password: bytes, r
 
 
 @checked(client=CLIENT, password=SECRET)
-def gc_file_store(client: Any, name: str, *, password: bytes = b"", even_if_alive: bool = False) -> FileGcReport:
+def gc_file_store(client: LogClient, name: str, *, password: bytes = b"", even_if_alive: bool = False) -> FileGcReport:
     """Delete the data ledgers that no file of the store called ``name`` refers to, and what stores of this name that were deleted have
     left. Return a report.
 
@@ -259,7 +260,7 @@ def gc_file_store(client: Any, name: str, *, password: bytes = b"", even_if_aliv
     return replace(report, imports=imports, finished=finished)
 
 
-def _imported(client: Any, name: str, password: bytes) -> dict[str, set[int]]:
+def _imported(client: LogClient, name: str, password: bytes) -> dict[str, set[int]]:
     """The folders of imports that readers see, with the ids of what lies in each. None where readers see no files at all."""
     try:
         with FileStoreView.open(client, name, password=password) as view:
@@ -268,7 +269,7 @@ def _imported(client: Any, name: str, password: bytes) -> dict[str, set[int]]:
         return {}
 
 
-def _finished(client: Any, name: str, password: bytes, before: dict[str, set[int]]) -> tuple[str, ...]:
+def _finished(client: LogClient, name: str, password: bytes, before: dict[str, set[int]]) -> tuple[str, ...]:
     """Those of the folders that have taken the place of all files: what lay in one lies in the root now (FS-20)."""
     if not before:
         return ()
@@ -277,7 +278,7 @@ def _finished(client: Any, name: str, password: bytes, before: dict[str, set[int
     return tuple(path for path, ids in before.items() if ids and ids == now)
 
 
-def _delete_imports(client: Any, name: str, password: bytes) -> tuple[tuple[str, ...], FileGcReport | None]:
+def _delete_imports(client: LogClient, name: str, password: bytes) -> tuple[tuple[str, ...], FileGcReport | None]:
     """The folders that were deleted, and the report of deleting the store, if that had nothing else."""
     with FileStoreView.open(client, name, password=password) as view:
         left, has_more = unfinished_imports(view)
@@ -290,7 +291,7 @@ def _delete_imports(client: Any, name: str, password: bytes) -> tuple[tuple[str,
         return tuple(delete_unfinished_imports(store)), None
 
 
-def is_of_gone_import(client: Any, name: str) -> bool:
+def is_of_gone_import(client: LogClient, name: str) -> bool:
     """Return True if an import made the store called ``name`` and its process is gone, or old enough to be taken for gone. Where the store
     has no files the import was killed before the first one. NoSuchFileStoreError."""
     try:
@@ -299,7 +300,7 @@ def is_of_gone_import(client: Any, name: str) -> bool:
         raise no_such_store(client, name) from None
 
 
-def delete_if_unused(client: Any, name: str, password: bytes) -> FileGcReport | None:
+def delete_if_unused(client: LogClient, name: str, password: bytes) -> FileGcReport | None:
     """Delete a store that was closed in good order and has no files but those of imports that did not end. None where it has others, or
     where somebody has opened it: then it was left as it is. NoSuchFileStoreError, WrongPasswordError."""
     listed = _listed(client, name)
@@ -319,7 +320,7 @@ def delete_if_unused(client: Any, name: str, password: bytes) -> FileGcReport | 
         return None
 
 
-def _clean_log(client: Any, log: str, password: bytes) -> GcReport:
+def _clean_log(client: LogClient, log: str, password: bytes) -> GcReport:
     """The log's own remains; none of one that is gone."""
     try:
         return gc_log(client, log, password=password)
@@ -327,7 +328,7 @@ def _clean_log(client: Any, log: str, password: bytes) -> GcReport:
         return _NOTHING
 
 
-def _recover(client: Any, name: str, log: str, listed: LedgerList, password: bytes, even_if_alive: bool) -> None:
+def _recover(client: LogClient, name: str, log: str, listed: LedgerList, password: bytes, even_if_alive: bool) -> None:
     """Readers may not know the last acknowledged changes of an owner that died, so its ledger is recovered first."""
     if listed.live_segments and even_if_alive:
         release_log(client, log, password=password, even_if_alive=True)
@@ -335,7 +336,7 @@ def _recover(client: Any, name: str, log: str, listed: LedgerList, password: byt
         _close_gone(client, name, listed, password)
 
 
-def _used(client: Any, name: str, log: str, listed: LedgerList, password: bytes) -> frozenset[int] | None:
+def _used(client: LogClient, name: str, log: str, listed: LedgerList, password: bytes) -> frozenset[int] | None:
     """The data ledgers that files refer to; None if nobody can tell. A ledger that nothing refers to behind the recovery is never referred
     to again, whoever opens the store meanwhile: contents are only ever put into ledgers of the owner's own."""
     with FileStoreView.open(client, name, password=password) as view:
@@ -344,7 +345,7 @@ def _used(client: Any, name: str, log: str, listed: LedgerList, password: bytes)
 
 
 def _delete(
-    client: Any,
+    client: LogClient,
     log: str,
     nodes: Iterable[DataNode],
     password: bytes,

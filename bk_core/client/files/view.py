@@ -6,13 +6,13 @@ import time
 from _thread import RLock
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from bk_core.arguments import COUNT, SECONDS, SECRET, checked
 from bk_core.client.files.names import store_log, unreadable, wrong_password
 from bk_core.client.files.reading import ContentReader, present_chunks
 from bk_core.client.here import StaysHere
-from bk_core.client.log.list_store import read_ledger_list
+from bk_core.client.log.list_store import LogClient, read_ledger_list
 from bk_core.client.log.lists import list_logs
 from bk_core.client.log.reader import LogReader
 from bk_core.client.near import meant
@@ -49,7 +49,7 @@ class FileStoreView(StaysHere):
     a call of the same view that takes in what has happened, a call raises BlockingCallError and does nothing.
     """
 
-    def __init__(self, client: Any, name: str, password: bytes) -> None:
+    def __init__(self, client: LogClient, name: str, password: bytes) -> None:
         self.name = name
         self.log_name = store_log(name)
         self._client = client
@@ -67,7 +67,7 @@ class FileStoreView(StaysHere):
 
     @classmethod
     @checked(password=SECRET)
-    def open(cls, client: Any, name: str, *, password: bytes = b"") -> Self:
+    def open(cls, client: LogClient, name: str, *, password: bytes = b"") -> Self:
         """Open a view of the store called ``name``, up to what its log tells now, and return it.
 
         ``client`` is a ``BookKeeper``. ``password`` is that of the store.
@@ -319,7 +319,7 @@ class FileStoreView(StaysHere):
 class _Replay:
     """The records of the log from its first entry on, and the files that they amount to."""
 
-    def __init__(self, client: Any, name: str, log: str, password: bytes) -> None:
+    def __init__(self, client: LogClient, name: str, log: str, password: bytes) -> None:
         self.reader = LogReader(client, log, password=password)
         self.files = FileReplay(name)
         self._client = client
@@ -358,7 +358,7 @@ class _Replay:
         return self._records > before
 
 
-def no_such_store(client: Any, name: str) -> NoSuchFileStoreError:
+def no_such_store(client: LogClient, name: str) -> NoSuchFileStoreError:
     """The error, with names that may have been meant."""
     stores = [store for log in list_logs(client) if (store := store_of(log)) is not None]
     near = meant(name, stores) or meant(name.removeprefix(FILES_PREFIX), stores)  # or its log's name was given
