@@ -171,7 +171,7 @@ def show_checkpoint(name: str, count: int, password: str, uri: str, protocol: st
         return
     click.echo()
     sources = list(dict.fromkeys(source for batch in batches for source in batch.sources))
-    columns = ["#batch", "planned (UTC)", "committed (UTC)", "#s", "watermark (UTC)", *(f"source {source}" for source in sources)]
+    columns = ["#batch", "planned (UTC)", "committed (UTC)", "#took (s)", "watermark (UTC)", *(f"source {source}" for source in sources)]
     say_table(columns, [_batch_row(batch, sources) for batch in batches])
 
 
