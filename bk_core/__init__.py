@@ -63,6 +63,8 @@ if TYPE_CHECKING:
     from bk_core.client.xray import Xray as Xray
     from bk_core.config import ClientConfig as ClientConfig
     from bk_core.errors import BkError as BkError
+    from bk_core.metadata.access import MetadataTls as MetadataTls
+    from bk_core.metadata.access import ZooKeeperAuth as ZooKeeperAuth
     from bk_core.metadata.store import BookieView as BookieView
     from bk_core.metrics.snapshot import HistogramValue as HistogramValue
     from bk_core.metrics.snapshot import Metrics as Metrics
@@ -77,6 +79,8 @@ if TYPE_CHECKING:
     from bk_core.protocol.log.position import Position as Position
     from bk_core.protocol.log.segments import LogProperties as LogProperties
     from bk_core.protocol.log.segments import Segment as Segment
+    from bk_core.secrets import SecretFile as SecretFile
+    from bk_core.secrets import SecretVariable as SecretVariable
 
 _HOMES = {
     "BatchTrace": "bk_core.client.log.tracing",
@@ -112,18 +116,22 @@ _HOMES = {
     "LogReader": "bk_core.client.log.reader",
     "LogSpan": "bk_core.client.log.parts",
     "LogWriter": "bk_core.client.log.writer",
+    "MetadataTls": "bk_core.metadata.access",
     "Metrics": "bk_core.metrics.snapshot",
     "Position": "bk_core.protocol.log.position",
     "ReadHandle": "bk_core.client",
     "ReadOptions": "bk_core.protocol.ledger.read.options",
     "RepairReport": "bk_core.client.repair.report",
     "ReplicaDiff": "bk_core.client.diff",
+    "SecretFile": "bk_core.secrets",
+    "SecretVariable": "bk_core.secrets",
     "Segment": "bk_core.protocol.log.segments",
     "Staged": "bk_core.client.files.store",
     "Trace": "bk_core.client.exploring.trace",
     "WriteHandle": "bk_core.client",
     "WrittenRows": "bk_core.client.log.tables",
     "Xray": "bk_core.client.xray",
+    "ZooKeeperAuth": "bk_core.metadata.access",
     "connect": "bk_core.client",
     "delete_file_store": "bk_core.client.files.upkeep",
     "file_stores": "bk_core.client.files.upkeep",

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias, TypedDict, get_args
 
 from bk_core.arguments import COUNT, POSITIVE, POSITIVE_SECONDS, SECONDS, TEXT, check_fields, one_of, whole
 from bk_core.errors import ArgumentTypeError, InvalidArgumentError
+from bk_core.metadata.access import MetadataTls, ZooKeeperAuth
 from bk_core.protocol.ledger.placement import location
 from bk_core.protocol.ledger.read.options import ReadOptions
 from bk_core.protocol.limits import Limits
@@ -37,6 +38,8 @@ _CHECKS = {
     "min_ack_racks": POSITIVE,
     "limits": one_of(Limits, "Limits(...)"),
     "reads": one_of(ReadOptions, "ReadOptions(...)"),
+    "metadata_auth": one_of(ZooKeeperAuth, "ZooKeeperAuth(...)"),
+    "metadata_tls": one_of(MetadataTls, "MetadataTls(...)"),
 }
 
 
@@ -100,6 +103,10 @@ class ClientConfig:
     (RC-11a), because Apache's bookies may answer before their fence mark is on disk. It costs a recovery one round trip over v3."""
     reads: ReadOptions = field(default_factory=ReadOptions)
     """The way in which ledgers are read, unless a call says otherwise."""
+    metadata_auth: ZooKeeperAuth | None = None
+    """The identity of this client at ZooKeeper, and the rights on what it creates there; None gives no credentials."""
+    metadata_tls: MetadataTls | None = None
+    """The certificates of TLS to ZooKeeper, for a URI with ``zk+tls://``; None then trusts the authorities of the system."""
 
     def __post_init__(self) -> None:
         check_fields(self, _CHECKS)
@@ -155,3 +162,5 @@ class ClientSettings(TypedDict, total=False):
     close_in_recovery: bool
     recovery_barrier: bool
     reads: ReadOptions
+    metadata_auth: ZooKeeperAuth | None
+    metadata_tls: MetadataTls | None

@@ -18,7 +18,8 @@
     ├── MetadataError                 the metadata store
     │   ├── MetadataUnavailableError, MetadataOutcomeUnknownError, MetadataFormatError, LayoutMismatchError,
     │   ├── NodeExistsError, NoNodeError, VersionConflictError, CollectionRefusedError,
-    │   ├── NoClusterError, ClusterChangedError, MetadataDeniedError, ClusterExistsError
+    │   ├── NoClusterError, ClusterChangedError, MetadataDeniedError, MetadataAuthError, ClusterExistsError,
+    │   ├── MetadataTlsError (MetadataHostNameError)
     ├── LogError                      a log as a whole
     │   ├── NoSuchLogError, LogExistsError, LogTakenOverError, LogDataLossError, LogHistoryError, LogSchemaError,
     │   ├── LogEntryError, EntryTooLargeError, NullValueError, LogOfQueriesError (LogFormatError), LogClockError, WrongClusterError,
@@ -30,7 +31,7 @@
     │   ├── ExportFileError, ExportFormatError, CopyMismatchError
     ├── DiskFullError                 a local cluster's directory has no room
     └── ClientClosedError, ForkedClientError, OperationTimeoutError, BlockingCallError, LocalResourceError,
-        MissingPackageError, EventLoopError, ConcurrentIterationError, LivePageError
+        MissingPackageError, SecretUnavailableError, EventLoopError, ConcurrentIterationError, LivePageError
 
 Class attributes:
 ``code``             stable text that survives Spark's error conversion (spark-connectors.md 5.13)
@@ -192,6 +193,14 @@ class MissingPackageError(BkError, ImportError):
 
     code = "BK-PACKAGE"
     advice = "Install the package that the message names, in the Python that it names."
+
+
+class SecretUnavailableError(BkError):
+    """A secret cannot be had: its file cannot be read, or its variable is not set. Nothing was done."""
+
+    code = "BK-SECRET"
+    advice = "Put the secret where the message says, readable for this process, and try again."
+    retriable = True
 
 
 # --- one bookie -------------------------------------------------------------------------------------------------
@@ -518,6 +527,29 @@ class MetadataUnavailableError(MetadataError):
     code = "BK-METADATA-UNAVAILABLE"
     advice = "See that ZooKeeper runs at the address in the URI, and that it takes more connections (`maxClientCnxns`)."
     retriable = True
+
+
+class MetadataTlsError(MetadataUnavailableError):
+    """The metadata store and this client do not agree on TLS: one does not trust the other's certificate, or only one of them speaks TLS.
+    Nothing was asked."""
+
+    code = "BK-METADATA-TLS"
+    advice = "See which port speaks TLS (`zk+tls://`), and the files of `MetadataTls`: the authority of the server, and your certificate."
+    retriable = False
+
+
+class MetadataHostNameError(MetadataTlsError):
+    """The certificate of a server of the metadata store is for another host. Nothing was asked."""
+
+    code = "BK-METADATA-HOST"
+    advice = "Name the servers in the URI as their certificates do, or have certificates made that name these hosts."
+
+
+class MetadataAuthError(MetadataError):
+    """The metadata store does not take this client's credentials, or takes no client without any. Nothing was changed."""
+
+    code = "BK-METADATA-AUTH"
+    advice = "See the user and the password of `metadata_auth`, and which scheme the servers ask for; then connect anew."
 
 
 class MetadataDeniedError(MetadataError):

@@ -20,7 +20,11 @@ from tests.test_tidy import imports, modules
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-DISTRIBUTIONS = {"google": "protobuf", "opentelemetry": "opentelemetry-api"}  # where the module is called otherwise
+DISTRIBUTIONS = {
+    "google": "protobuf",
+    "opentelemetry": "opentelemetry-api",
+    "puresasl": "pure-sasl",
+}  # where the module is called otherwise
 GENERATED = sorted(path for package in ("bk_core", "bk_spark") for path in (ROOT / package).rglob("*_pb2.py"))
 UNDECLARED = ("numpy", "pandas", "psutil", "grpc", "matplotlib")  # what this environment has and the product must do without
 
@@ -44,6 +48,7 @@ OPTIONAL = {
     "bk_core/client/files/fs.py": FSSPEC,
     "bk_core/metrics/prometheus.py": PROMETHEUS,
     "bk_core/metrics/opentelemetry.py": OPENTELEMETRY,
+    "bk_core/metadata/zookeeper/sasl.py": declared(EXTRAS["sasl"]),
 }
 """The one module that imports what an extra has."""
 NOTEBOOK = declared([r for r in EXTRAS["notebook"] if r != "bk-spark[arrow]"])
@@ -91,7 +96,7 @@ def test_the_demo_imports_what_is_declared_and_needs_all_of_it() -> None:
 
 
 def test_there_are_no_other_extras() -> None:
-    assert set(EXTRAS) == {"spark", "arrow", "fsspec", "prometheus", "opentelemetry", "notebook", "demo"}
+    assert set(EXTRAS) == {"spark", "arrow", "fsspec", "prometheus", "opentelemetry", "sasl", "notebook", "demo"}
 
 
 def test_the_source_checks_the_bounds_that_are_declared() -> None:

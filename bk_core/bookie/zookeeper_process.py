@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -63,9 +64,21 @@ class ZooKeeperProcess:
 
     Sessions may be as short as one second, so that the registrations of killed bookies go away quickly. On Linux the server dies with
     this process.
+
+    ``settings`` are more lines of zoo.cfg, by name, such as those of TLS; ``java_options`` are more options of the Java machine, such as
+    the file that tells SASL who the users are.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], port: int | None = None) -> None:
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        port: int | None = None,
+        *,
+        settings: Mapping[str, str] | None = None,
+        java_options: Sequence[str] = (),
+    ) -> None:
+        self._settings = dict(settings or {})
+        self._java_options = list(java_options)
         self._directory = Path(directory)
         self._port = port
         self._fixed = port is not None
@@ -90,7 +103,8 @@ class ZooKeeperProcess:
         """Start the server, and return when it answers. Raises ZooKeeperProcessError otherwise. It has no effect if the server runs."""
         if self._process is not None and self._process.poll() is None:
             return self
-        command = [find_java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", find_jars(), MAIN_CLASS]
+        command = [find_java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *self._java_options]
+        command += ["-cp", find_jars(), MAIN_CLASS]
         make_directory(self._directory)  # metadata of ledgers holds their passwords
         make_directory(self._directory / "data")
         kept = self._directory / "port"
@@ -136,7 +150,7 @@ class ZooKeeperProcess:
             "minSessionTimeout=1000\n"
             "maxSessionTimeout=60000\n"
             "admin.enableServer=false\n"
-            "4lw.commands.whitelist=ruok,srvr\n"
+            "4lw.commands.whitelist=ruok,srvr\n" + "".join(f"{name}={value}\n" for name, value in self._settings.items())
         )
         with open(self._directory / "zookeeper.log", "ab") as log:
             self._process = spawn([*command, str(configuration)], stdout=log, stderr=log)

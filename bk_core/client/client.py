@@ -72,7 +72,9 @@ def connect(
     metadata store to use in place of the one that ``uri`` names, for tests.
 
     Raises MetadataUnavailableError when the metadata store does not answer, NoClusterError when there is no cluster at the ledgers root,
-    InvalidArgumentError for a bad URI or setting, LocalResourceError when this process has no descriptors for another client.
+    MetadataAuthError and MetadataDeniedError when ZooKeeper does not take this client's credentials or keeps it from looking,
+    MetadataTlsError (MetadataHostNameError) when its certificate is not trusted (is for another host), InvalidArgumentError for a bad URI
+    or setting, LocalResourceError when this process has no descriptors for another client.
 
     >>> client = connect("zk://127.0.0.1:2181/ledgers", operation_timeout_s=30)
 
@@ -86,7 +88,14 @@ def connect(
             short := local_resource_error("no client can be made", None)
         ) is not None:  # the store's client would only say that nobody answers
             raise short
-        opened = store or open_store(uri, timeout_s=config.metadata_timeout_s, log_root=config.log_root, patient=config.await_store)
+        opened = store or open_store(
+            uri,
+            timeout_s=config.metadata_timeout_s,
+            log_root=config.log_root,
+            patient=config.await_store,
+            auth=config.metadata_auth,
+            tls=config.metadata_tls,
+        )
         try:
             opened.cluster_id()
             return BookKeeper(config, opened)

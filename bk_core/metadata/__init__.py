@@ -6,10 +6,11 @@ from urllib.parse import parse_qsl, urlsplit
 
 from bk_core.arguments import POSITIVE_SECONDS, checked
 from bk_core.errors import InvalidArgumentError
+from bk_core.metadata.access import MetadataTls, ZooKeeperAuth
 from bk_core.metadata.memory import MemoryStore
 from bk_core.metadata.store import BookieView, MetadataStore, Registration, Version, Versioned, Watch
 
-__all__ = ["BookieView", "MetadataStore", "Registration", "Version", "Versioned", "Watch", "open_store"]
+__all__ = ["BookieView", "MetadataStore", "MetadataTls", "Registration", "Version", "Versioned", "Watch", "ZooKeeperAuth", "open_store"]
 
 _ZK_MANAGERS = {"": None, "null": None, "hierarchical": "hierarchical", "longhierarchical": "longhierarchical", "flat": "flat"}
 _ZK_OPTIONS = ("chroot", "log_root", "session_timeout_ms")
@@ -17,36 +18,66 @@ _SESSION_TIMEOUT_MS = 10_000
 
 
 @checked(timeout_s=POSITIVE_SECONDS)
-def open_store(uri: str, *, timeout_s: float = 10.0, log_root: str | None = None, patient: bool = False) -> MetadataStore:
+def open_store(
+    uri: str,
+    *,
+    timeout_s: float = 10.0,
+    log_root: str | None = None,
+    patient: bool = False,
+    auth: ZooKeeperAuth | None = None,
+    tls: MetadataTls | None = None,
+) -> MetadataStore:
     """The store that ``uri`` names (metadata.md 1.1).
 
     ``memory://name`` is shared by all that open the same name within this process. ``zk://h1:2181;h2:2181/ledgers`` is ZooKeeper with
     the ledgers root ``/ledgers``; ``zk+hierarchical``, ``zk+longhierarchical`` and ``zk+flat`` also demand that layout. Hosts may be
     separated by ``;`` or ``,``. Query: ``chroot=/x`` puts everything below ``/x``; ``session_timeout_ms`` is the ZooKeeper session's;
-    ``log_root=/x`` is where logs live, unless ``log_root`` says so.
+    ``log_root=/x`` is where logs live, unless ``log_root`` says so. ``zk+tls://`` (and ``zk+tls+flat://``) is ZooKeeper by TLS, at port
+    2281 where none is named. ``auth`` is who this client is at ZooKeeper, ``tls`` is about the certificates; without it those of the system
+    are trusted.
 
     No call on the store takes much longer than ``timeout_s``. By default logs live beside the ledgers root, at ``<ledgers root>-logs``;
     clusters that have logs at ``bk-logs``, the default of earlier versions, keep them there (OWN-8). Raises InvalidArgumentError,
-    MetadataUnavailableError, LayoutMismatchError.
+    MetadataUnavailableError, LayoutMismatchError; MetadataAuthError, MetadataDeniedError, MetadataTlsError and MetadataHostNameError of a
+    ZooKeeper that does not take this client, or that this client does not trust.
 
     MetadataUnavailableError says of each address what is the matter with it; where all refuse or are unknown, it comes at once, unless
     ``patient``, which waits for a store that is starting again (SES-11).
     """
     scheme, separator, rest = uri.partition("://")
-    driver, _, manager = scheme.lower().partition("+")
+    driver, *words = scheme.lower().split("+")
+    by_tls = words[:1] == ["tls"]
+    manager = "+".join(words[1:] if by_tls else words)
     if not separator:
         raise InvalidArgumentError(f"{uri!r} is not the URI of a metadata store, like zk://host:2181/ledgers")
-    if driver == "memory" and not manager:
+    if driver == "memory" and not words:
+        if auth is not None or tls is not None:
+            raise InvalidArgumentError(f"{uri!r} is no ZooKeeper: it takes neither credentials nor TLS")
         if not rest:
             raise InvalidArgumentError("memory:// needs a name: all that open the same name share one store")
         return MemoryStore(rest)
     if driver != "zk" or manager not in _ZK_MANAGERS:
-        raise InvalidArgumentError(f"no metadata store is known for {scheme!r}; there are zk, zk+<layout> and memory")
-    return _open_zookeeper(uri, rest, _ZK_MANAGERS[manager], timeout_s, log_root, patient)
+        raise InvalidArgumentError(f"no metadata store is known for {scheme!r}; there are zk, zk+tls, zk+<layout> and memory")
+    if tls is not None and not by_tls:
+        raise InvalidArgumentError(f"{uri!r} is without TLS, but certificates are given: write zk+tls://, or leave them out")
+    if auth is not None and auth.scheme == "x509" and (tls is None or tls.cert is None):
+        raise InvalidArgumentError("scheme='x509' needs the client certificate of MetadataTls (cert) and a URI with zk+tls://")
+    wanted = _ZK_MANAGERS[manager]
+    return _open_zookeeper(uri, rest, wanted, timeout_s, log_root, patient, auth, (tls or MetadataTls()) if by_tls else None)
 
 
-def _open_zookeeper(uri: str, rest: str, manager: str | None, timeout_s: float, log_root: str | None, patient: bool) -> MetadataStore:
-    from bk_core.metadata.zookeeper.probe import split_hosts
+def _open_zookeeper(
+    uri: str,
+    rest: str,
+    manager: str | None,
+    timeout_s: float,
+    log_root: str | None,
+    patient: bool,
+    auth: ZooKeeperAuth | None,
+    tls: MetadataTls | None,
+) -> MetadataStore:
+    from bk_core.metadata.zookeeper import secured
+    from bk_core.metadata.zookeeper.probe import joined_hosts, split_hosts
     from bk_core.metadata.zookeeper.store import ZooKeeperStore  # kazoo is needed only here
 
     parts = urlsplit(f"//{rest}")
@@ -58,6 +89,8 @@ def _open_zookeeper(uri: str, rest: str, manager: str | None, timeout_s: float, 
     if parts.path.endswith("/"):
         raise InvalidArgumentError(f"the ledgers root of {uri!r} ends with a slash: write {parts.path.rstrip('/')}")
     split_hosts(hosts)
+    if tls is not None:
+        hosts = joined_hosts(hosts, secured.DEFAULT_PORT)
     query = dict(parse_qsl(parts.query))
     unknown = sorted(query.keys() - set(_ZK_OPTIONS))
     if unknown or parts.fragment:
@@ -75,4 +108,6 @@ def _open_zookeeper(uri: str, rest: str, manager: str | None, timeout_s: float, 
         session_timeout_s=int(session) / 1000,
         log_root=log_root or query.get("log_root"),
         patient=patient,
+        auth=auth,
+        tls=tls,
     )

@@ -49,7 +49,7 @@ class Tree:
             raise kazoo_errors.NoNodeError
         return self.nodes[path]
 
-    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:
+    def create(self, path: str, data: bytes = b"", *, acl: object = None, ephemeral: bool = False, sequence: bool = False) -> str:
         parent = path.rpartition("/")[0]
         if parent and parent not in self.nodes:
             raise kazoo_errors.NoNodeError

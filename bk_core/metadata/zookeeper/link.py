@@ -12,23 +12,33 @@ from typing import Any
 from kazoo import exceptions as kazoo_errors
 from kazoo.client import KazooClient, KazooState
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.protocol.states import KeeperState
+from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id, Permissions
 
 from bk_core.background import WorkerPool
 from bk_core.errors import (
     CLIENT_CLOSED,
+    BkError,
     ClientClosedError,
+    MetadataAuthError,
     MetadataDeniedError,
     MetadataError,
+    MetadataHostNameError,
     MetadataOutcomeUnknownError,
+    MetadataTlsError,
     MetadataUnavailableError,
     NodeExistsError,
     NoNodeError,
     VersionConflictError,
 )
+from bk_core.metadata.access import MetadataTls, ZooKeeperAuth
+from bk_core.metadata.zookeeper import secured
 from bk_core.metadata.zookeeper.logging import quiet_logger
 from bk_core.metadata.zookeeper.probe import look
+from bk_core.metadata.zookeeper.sasl import check_sasl
 from bk_core.protocol.session.outage import Connection, Welcome
-from bk_core.protocol.session.reach import Found, is_hopeless, told
+from bk_core.protocol.session.reach import Found, Reach, is_at_odds, is_hopeless, told
+from bk_core.secrets import revealed
 from bk_core.threads import Home, Monitor, SafeFuture, mark_own, wait_done
 
 _LOG = logging.getLogger(__name__)
@@ -47,6 +57,8 @@ STOP_S = 15.0
 _FIRST_LOOK_S = 0.3  # an existing server gives a session in a fraction of this
 _LOOK_S = 1.5
 LATE_S = 2.0  # a wait that is longer is told of
+_DROPS_MAX = 3  # connections that end in the midst of SASL, one after another; one may be of a server that was killed
+EVERYBODY = OPEN_ACL_UNSAFE
 KNOWN_ADDRESS_S = 1.0  # the wait for the store about a bookie whose address was known
 
 
@@ -56,10 +68,13 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
     kazoo itself waits for the answer to a request for a session as long as the session may last; this handler waits as SES-12 says.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tls: MetadataTls | None, prepare: Callable[[], None]) -> None:
+        """``prepare`` is called before each connection. It may raise OSError."""
         super().__init__()
         self._welcome = Welcome()
         self._new: Any = None  # the connection on which no answer has come yet
+        self._tls = tls
+        self._prepare = prepare
 
     def spawn(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         def run() -> None:
@@ -68,11 +83,18 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
 
         return super().spawn(run)
 
-    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
-        self._new = super().create_connection(*args, **kwargs)
+    def create_connection(self, *, address: Any, hostname: str, timeout: float, **others: Any) -> Any:
+        self._prepare()
+        if self._tls is None:
+            self._new = super().create_connection(address, hostname=hostname, timeout=timeout, **others)
+        else:
+            self._new = secured.connect(self._tls, address, hostname, timeout)
         return self._new
 
     def select(self, readers: Any, writers: Any, errors: Any, timeout: float | None = None) -> Any:
+        if decrypted := secured.ready(readers):
+            others = super().select([one for one in readers if one not in decrypted], writers, errors, 0)
+            return [*decrypted, *others[0]], others[1], others[2]
         if self._new is None or readers != [self._new] or timeout is None:
             return super().select(readers, writers, errors, timeout)
         found = super().select(readers, writers, errors, self._welcome.waits_s(timeout))
@@ -95,12 +117,35 @@ class Link:
     functions would make it send every later request one request late, or keep a lock that its own thread needs.
     """
 
-    def __init__(self, hosts: str, session_timeout_s: float, on_connection: Callable[[bool], None]) -> None:
-        logger = quiet_logger()
+    def __init__(
+        self,
+        hosts: str,
+        session_timeout_s: float,
+        on_connection: Callable[[bool], None],
+        *,
+        auth: ZooKeeperAuth | None = None,
+        tls: MetadataTls | None = None,
+    ) -> None:
         self.home = Home()
+        self._auth = auth
+        self._tls = tls
+        self._trouble: BkError | None = None  # with a secret, at the last attempt to connect
+        if tls is not None:
+            tls.context()
         self.client = KazooClient(
-            hosts=hosts, timeout=session_timeout_s, connection_retry=dict(_RECONNECT), logger=logger, handler=_Handler()
+            hosts=hosts,
+            timeout=session_timeout_s,
+            connection_retry=dict(_RECONNECT),
+            logger=quiet_logger(),
+            handler=_Handler(tls, self._prepare),
+            sasl_options=self._sasl_options(),
+            auth_data=self._auth_data(),
+            default_acl=_acl_of(auth),
         )
+        self._refused = self._was_taken = False
+        self._drops = 0
+        if auth is not None and auth.scheme == "sasl":
+            self._watch_sasl()
         self._condition = Monitor()
         self._speaker = WorkerPool("bk-zookeeper")
         self.connected = False
@@ -116,10 +161,11 @@ class Link:
         begun = time.monotonic()
         self._speaker.call(self.client.start_async).result(timeout_s)
         found: list[Found] = []
-        if not patient and not self._wait_connected(min(timeout_s, _FIRST_LOOK_S), begun):
-            found = look(self._hosts, min(timeout_s, _LOOK_S))
-            if is_hopeless(found) and not self.connected and not self._closed:
-                raise MetadataUnavailableError(told(self._hosts, time.monotonic() - begun, found))
+        if (not patient or self._tls is not None) and not self._wait_connected(min(timeout_s, _FIRST_LOOK_S), begun):
+            found = look(self._hosts, min(timeout_s, _LOOK_S), self._tls)
+            helpless = is_hopeless(found) and (not patient or is_at_odds(found))  # no server that starts again changes its certificate
+            if helpless and not self.connected and not self._closed:
+                raise self._unavailable(time.monotonic() - begun, found)
         self._await_connection(max(0.0, begun + timeout_s - time.monotonic()), begun, found)
 
     def call(self, send: Callable[[], Any], timeout_s: float, path: str = "") -> Any:
@@ -151,6 +197,8 @@ class Link:
         except Exception as error:
             if self._closed:
                 raise ClientClosedError(CLIENT_CLOSED) from None
+            if isinstance(error, kazoo_errors.AuthFailedError):
+                return self._not_taken()
             told = translated(error, path)
             told.__cause__ = error if told is not error else None
             return told
@@ -188,13 +236,21 @@ class Link:
         look_s = min(_LOOK_S, timeout_s / 2) if timeout_s > KNOWN_ADDRESS_S else 0.0
         if self._wait_connected(timeout_s - look_s, begun):
             return
-        found = look(self._hosts, look_s) if look_s else found
+        found = look(self._hosts, look_s, self._tls) if look_s else found
         if not self._wait_connected(deadline - time.monotonic(), begun):
-            raise MetadataUnavailableError(told(self._hosts, time.monotonic() - begun, found))
+            raise self._unavailable(time.monotonic() - begun, found)
+
+    def _unavailable(self, waited_s: float, found: Sequence[Found]) -> MetadataUnavailableError:
+        text = told(self._hosts, waited_s, found)
+        if self._trouble is not None:
+            return MetadataUnavailableError(f"{text}; {self._trouble.args[0]}")
+        if not is_at_odds(found):
+            return MetadataUnavailableError(text)
+        return MetadataHostNameError(text) if any(one.reach is Reach.OTHER_HOST for one in found) else MetadataTlsError(text)
 
     def _wait_connected(self, timeout_s: float, begun: float) -> bool:
         """Return True if there is a connection in time. ``begun`` is the time since which the caller waits. Raises ClientClosedError if the
-        store is closed meanwhile."""
+        store is closed meanwhile, MetadataAuthError if the servers do not take the credentials."""
         deadline, late = time.monotonic() + timeout_s, begun + LATE_S
         if late <= deadline and not self._is_connected_by(late):
             self._tell_of_wait()
@@ -202,9 +258,11 @@ class Link:
 
     def _is_connected_by(self, deadline: float) -> bool:
         with self._condition:
-            self._condition.wait_for(lambda: self.connected or self._closed, max(0.0, deadline - time.monotonic()))
+            self._condition.wait_for(lambda: self.connected or self._closed or self._refused, max(0.0, deadline - time.monotonic()))
             if self._closed:
                 raise ClientClosedError(CLIENT_CLOSED)
+            if self._refused:
+                raise self._not_taken()
             return self.connected
 
     def _tell_of_wait(self) -> None:
@@ -213,14 +271,100 @@ class Link:
             self._has_told = True
             _WAITS.info("waiting for the metadata service at %s, which does not answer", self._hosts)
 
+    # the identity -------------------------------------------------------------------------------------------------------
+
+    @property
+    def refused(self) -> bool:
+        """True once the servers have refused the credentials; there is no other attempt."""
+        return self._refused
+
+    @property
+    def identity(self) -> str:
+        """The identity of this client at ZooKeeper, for messages."""
+        return "which gives no credentials" if self._auth is None else str(self._auth)
+
+    @property
+    def hint(self) -> str:
+        """The end of a message about a right that is missing: with some identities there is one cause more."""
+        digest = self._auth is not None and self._auth.scheme == "digest"
+        return "; with a wrong password ZooKeeper takes it for another user" if digest else ""
+
+    def _not_taken(self) -> MetadataAuthError:
+        text = f"ZooKeeper at {self._hosts} does not take this client ({self.identity}): the user or the password is wrong there"
+        return MetadataAuthError(f"{text}, or it offers no such authentication; nothing was changed")
+
+    def _sasl_options(self) -> dict[str, str] | None:
+        auth = self._auth
+        if auth is None or auth.scheme != "sasl":
+            return None
+        check_sasl()
+        return {"mechanism": "DIGEST-MD5", "username": auth.user, "password": revealed("password", auth.password).decode()}
+
+    def _auth_data(self) -> set[tuple[str, str]]:
+        auth = self._auth
+        if auth is None or auth.scheme != "digest":
+            return set()
+        return {("digest", _Hidden(f"{auth.user}:{revealed('password', auth.password).decode()}"))}
+
+    def _prepare(self) -> None:
+        """Read the secrets anew before a connection is made. Raises OSError, which kazoo takes for a connection that failed."""
+        try:
+            self.client.auth_data = self._auth_data()
+            self.client._connection.sasl_options = self._sasl_options()
+            self._trouble = None
+        except BkError as error:
+            self._trouble = error
+            raise OSError("a secret could not be read") from None
+
+    def _watch_sasl(self) -> None:
+        """Tell a server that dies during SASL from one that says no, which kazoo does not: it gives up after either. And have it end as one
+        that was refused after a failure that it does not expect, which would end its thread without a word."""
+        connection = self.client._connection
+        authenticate = connection._authenticate_with_sasl
+
+        def watched(host: str, timeout: float) -> None:
+            try:
+                authenticate(host, timeout)
+            except kazoo_errors.AuthFailedError as error:
+                self._drops += 1
+                if isinstance(error.__cause__, kazoo_errors.ConnectionDropped) and self._drops < _DROPS_MAX:
+                    raise kazoo_errors.ConnectionDropped("the connection ended during SASL") from error
+                raise
+            except (OSError, KazooTimeoutError, kazoo_errors.ConnectionDropped):
+                raise
+            except Exception as error:
+                raise kazoo_errors.AuthFailedError(type(error).__name__) from error
+            self._drops, self._was_taken = 0, True
+
+        connection._authenticate_with_sasl = watched
+
     def _on_state(self, state: str) -> None:
         with self._condition:
+            self._refused = self._refused or self.client.client_state == KeeperState.AUTH_FAILED
             self.connected = state == KazooState.CONNECTED
-            news = None if self._closed else self._news.changed(self.connected, time.monotonic_ns())
+            news = None if self._closed or self._refused else self._news.changed(self.connected, time.monotonic_ns())
+            if self._refused and self._was_taken and not self._closed:
+                news = str(self._not_taken().args[0])
             self._condition.notify_all()
         if news is not None:
             _LOG.warning("%s", news)
         self._on_connection(state == KazooState.CONNECTED)
+
+
+class _Hidden(str):
+    """A text that is sent, and not shown in what kazoo logs of the request."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'***'"
+
+
+def _acl_of(auth: ZooKeeperAuth | None) -> list[ACL] | None:
+    """Return what kazoo puts on each node that is created; None is open to everybody."""
+    if auth is None or auth.acl == "open":
+        return None
+    return [*CREATOR_ALL_ACL, *(ACL(Permissions.READ, Id(*reader.split(":", 1))) for reader in auth.readers)]
 
 
 def _ask(send: Callable[[], Any], answer: SafeFuture[Any]) -> None:
@@ -257,6 +401,11 @@ def translated(error: Exception, path: str) -> Exception:
             return MetadataError(f"{path} has children and cannot be deleted")
         case kazoo_errors.NoAuthError():
             return MetadataDeniedError(f"ZooKeeper's access control does not let this client do that with {path}; nothing was changed")
+        case kazoo_errors.InvalidACLError():
+            text = f"ZooKeeper does not take the rights that {path} was to have: it knows no such reader"
+            return MetadataDeniedError(f"{text}, or this client has no identity that could own it; nothing was changed")
+        case kazoo_errors.SessionClosedRequireSaslError():
+            return MetadataAuthError("ZooKeeper takes no client that does not authenticate, or not by this scheme; nothing was changed")
         case kazoo_errors.KazooException():
             return MetadataError(f"ZooKeeper refused the request about {path}: {type(error).__name__}")
     return error

@@ -11,9 +11,10 @@ NAME = "bk_core.metadata.kazoo"
 
 
 class _OnlyForDebugging(logging.Filter):
-    """Lets errors pass, and records of level DEBUG if this logger was set to it, but nothing of what requests and answers hold.
+    """Lets errors pass, and everything of level DEBUG if this logger was set to it; but not what requests and answers hold.
 
-    The metadata of a ledger holds its password. Records below DEBUG hold the password of the session.
+    Metadata of ledgers hold their passwords, requests for authentication hold this client's, and records below DEBUG hold the password of
+    the session.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:

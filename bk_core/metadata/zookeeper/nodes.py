@@ -12,6 +12,7 @@ from typing import Any
 
 from bk_core.errors import (
     InvalidArgumentError,
+    MetadataDeniedError,
     MetadataError,
     MetadataOutcomeUnknownError,
     MetadataUnavailableError,
@@ -21,11 +22,19 @@ from bk_core.errors import (
 )
 from bk_core.metadata import paths
 from bk_core.metadata.store import Version, Versioned
-from bk_core.metadata.zookeeper.link import Link
+from bk_core.metadata.zookeeper.link import EVERYBODY, Link
 from bk_core.metrics.client import MetadataCounts
 
 ANY_VERSION = -1
 BATCH_MAX = 256  # requests that are sent together; the metadata of so many ledgers fits well into what ZooKeeper takes in at once
+_RIGHTS = {
+    "get": ("READ", False),
+    "get_children": ("READ", False),
+    "set": ("WRITE", False),
+    "create": ("CREATE", True),
+    "delete": ("DELETE", True),
+}
+"""The right that each operation needs, and whether it is one on the parent."""
 PAUSE_S = 0.05  # before a read is repeated or a foreign registration is looked at again
 
 
@@ -94,12 +103,16 @@ class Nodes:
             except NoNodeError:
                 return  # they were pruned meanwhile, so the caller's loop starts over
 
-    def ensure(self, path: str) -> None:
-        """Make an empty persistent node at ``path``. This is repeated like a read, because making it twice is harmless."""
+    def ensure(self, path: str, *, for_everybody: bool = False) -> None:
+        """Make an empty persistent node at ``path``. This is repeated like a read, because making it twice is harmless. ``for_everybody``
+        opens it whatever the rights are that this client gives to others."""
         try:
-            self.read("create", path, b"")
+            self.read("create", path, b"", **({"acl": EVERYBODY} if for_everybody else {}))
         except NodeExistsError:
             pass
+        except MetadataDeniedError:  # ZooKeeper looks at the rights on the parent first
+            if not self.exists(path):
+                raise
 
     def remove(self, path: str, version: Version) -> None:
         try:
@@ -124,7 +137,19 @@ class Nodes:
     def send(self, operation: str, send: Callable[[], Any], timeout_s: float, path: str = "") -> Any:
         """Send a request once, and count it."""
         with self._counted(operation):
-            return self._link.call(send, timeout_s, path)
+            try:
+                return self._link.call(send, timeout_s, path)
+            except MetadataDeniedError as error:
+                raise self._denied(error, operation, path) from error.__cause__
+
+    def _denied(self, error: Exception, operation: str, path: str) -> Exception:
+        """Return the error with the right that is missing, and who is missing it."""
+        if not isinstance(error, MetadataDeniedError):
+            return error
+        right, of_parent = _RIGHTS.get(operation, ("CREATE", False))
+        node = f"the parent of {path}" if of_parent and path.count("/") > 1 else path if not of_parent else "/"
+        text = f"{error.args[0]}. This client ({self._link.identity}) lacks the right {right} on {node}"
+        return error.retold(f"{text}{self._link.hint}")
 
     @contextmanager
     def _counted(self, operation: str) -> Iterator[None]:
@@ -170,6 +195,7 @@ class Nodes:
             remaining_s = max(deadline - time.monotonic(), 0.001)
             with self._counted("get"):  # they go together, in one round trip
                 answers = self._link.call_all(sends, remaining_s)
+            answers = [self._denied(answer, *one) for answer, one in zip(answers, asked, strict=True)]
             for (operation, _), answer in zip(asked, answers, strict=True):
                 if isinstance(answer, Exception):
                     self._count_failure(operation, answer)

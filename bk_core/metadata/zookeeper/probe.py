@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 import time
 from typing import Any
 from urllib.parse import urlsplit
 
 from bk_core.errors import InvalidArgumentError
+from bk_core.metadata.access import MetadataTls
+from bk_core.metadata.zookeeper import secured
 from bk_core.protocol.session.reach import Found, Reach, kind_of
 from bk_core.threads import Monitor, mark_own
 
@@ -17,12 +20,17 @@ _UNASKED_S = 0.2  # a server that has too many connections closes a new one at o
 _ANSWER_MAX = 64
 
 
-def split_hosts(hosts: str) -> list[tuple[str, int]]:
+def split_hosts(hosts: str, default_port: int = DEFAULT_PORT) -> list[tuple[str, int]]:
     """Return host and port of each. Raises InvalidArgumentError for text that cannot be one."""
-    return [_split(one) for one in hosts.split(",") if one]
+    return [_split(one, default_port) for one in hosts.split(",") if one]
 
 
-def _split(text: str) -> tuple[str, int]:
+def joined_hosts(hosts: str, default_port: int) -> str:
+    """Return the same hosts, each with its port."""
+    return ",".join(_name(host, port) for host, port in split_hosts(hosts, default_port))
+
+
+def _split(text: str, default_port: int) -> tuple[str, int]:
     try:
         parts = urlsplit(f"//{text}")
         host, port = parts.hostname, parts.port
@@ -30,19 +38,19 @@ def _split(text: str) -> tuple[str, int]:
         host, port = None, None
     if not host or port == 0 or (port is None and text.endswith(":")):
         raise InvalidArgumentError(f"uri names {text!r}, which is not a host or host:port with a port within 1..65535")
-    return host, DEFAULT_PORT if port is None else port
+    return host, default_port if port is None else port
 
 
-def look(hosts: str, timeout_s: float) -> list[Found]:
-    """Look at all addresses at the same time, each on a thread of its own, so that a name server that hangs delays no other. One without an
-    answer in time is SILENT."""
+def look(hosts: str, timeout_s: float, tls: MetadataTls | None = None) -> list[Found]:
+    """Look at all addresses at the same time, by ``tls`` if there is one, each on a thread of its own, so that a name server that hangs
+    delays no other. One without an answer in time is SILENT."""
     addresses = split_hosts(hosts)
     found: dict[int, Found] = {}
     arrived = Monitor()
 
     def probe(index: int, host: str, port: int) -> None:
         mark_own()
-        result = _probe(host, port, timeout_s)
+        result = _probe(host, port, timeout_s, tls)
         with arrived:
             found[index] = result
             arrived.notify_all()
@@ -61,13 +69,16 @@ def _name(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _probe(host: str, port: int, timeout_s: float) -> Found:
+def _probe(host: str, port: int, timeout_s: float, tls: MetadataTls | None) -> Found:
     name, deadline = _name(host, port), time.monotonic() + timeout_s
     try:
         targets = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         return Found(name, Reach.UNKNOWN_HOST, getattr(error, "strerror", None) or str(error))
-    results = [_talk(name, family, target, deadline) for family, _, _, _, target in targets]
+    if tls is None:
+        results = [_talk(name, family, target, deadline) for family, _, _, _, target in targets]
+    else:
+        results = [_talk_by_tls(name, tls, host, family, target, deadline) for family, _, _, _, target in targets]
     refused = [one for one in results if one.reach is Reach.REFUSED]  # if a host has several addresses, one may tell more than another
     return next((one for one in results if one not in refused), results[0])
 
@@ -77,13 +88,49 @@ def _talk(name: str, family: int, target: Any, deadline: float) -> Found:
         with socket.socket(family, socket.SOCK_STREAM) as connection:
             connection.settimeout(max(0.05, deadline - time.monotonic()))
             connection.connect(target)
-            return Found(name, _ask(connection, deadline))
+            reach = _ask(connection, (time.monotonic() + deadline) / 2)
     except ConnectionRefusedError:
         return Found(name, Reach.REFUSED)
     except TimeoutError:
         return Found(name, Reach.SILENT)
     except OSError as error:
         return Found(name, Reach.UNREACHABLE, error.strerror or "")
+    return Found(name, Reach.NEEDS_TLS if reach is Reach.SILENT and _speaks_tls(target, deadline) else reach)
+
+
+def _speaks_tls(target: Any, deadline: float) -> bool:
+    """Return True if a server that does not answer the command answers a handshake: it waits for the rest of what it takes for one. Nobody
+    is trusted for that, and nothing is sent."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with socket.create_connection(target[:2], max(0.05, deadline - time.monotonic())) as plain:
+            plain.settimeout(max(0.05, deadline - time.monotonic()))
+            with context.wrap_socket(plain):
+                return True
+    except ssl.SSLEOFError:
+        return False
+    except ssl.SSLError as error:
+        return "alert" in str(error).lower()
+    except OSError:
+        return False
+
+
+def _talk_by_tls(name: str, tls: MetadataTls, host: str, family: int, target: Any, deadline: float) -> Found:
+    try:
+        with secured.connect(tls, target, host, max(0.05, deadline - time.monotonic())) as connection:
+            return Found(name, _ask(connection, deadline))
+    except ConnectionRefusedError:
+        return Found(name, Reach.REFUSED)
+    except TimeoutError:
+        return Found(name, Reach.SILENT)
+    except (ssl.SSLError, ConnectionError) as error:
+        found = Found(name, *secured.reach_of(error))
+    except OSError as error:
+        return Found(name, Reach.UNREACHABLE, error.strerror or str(error))
+    if found.reach is Reach.CLOSES and _talk(name, family, target, deadline).reach in (Reach.SERVES, Reach.NOT_SERVING):
+        return Found(name, Reach.LACKS_TLS)  # ZooKeeper without TLS takes the handshake for a request that is too long
+    return found
 
 
 def _ask(connection: socket.socket, deadline: float) -> Reach:
@@ -104,5 +151,7 @@ def _received(connection: socket.socket, until: float) -> bytes | None:
         return connection.recv(_ANSWER_MAX)
     except TimeoutError:
         return None
+    except ssl.SSLError:  # the other side of TLS 1.3 says no to a client's certificate only here
+        raise
     except OSError:
         return b""

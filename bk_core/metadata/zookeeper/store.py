@@ -34,6 +34,7 @@ from bk_core.errors import (
     NoNodeError,
 )
 from bk_core.metadata import paths
+from bk_core.metadata.access import MetadataTls, ZooKeeperAuth
 from bk_core.metadata.service_info import address_of, bookie_service_info, check_bookie_id, encode_service_info
 from bk_core.metadata.store import BookieView, Registration, Version, Versioned, Watch
 from bk_core.metadata.underreplication import UnderreplicationStore
@@ -72,12 +73,14 @@ class ZooKeeperStore:
         session_timeout_s: float = 10.0,
         log_root: str | None = None,
         patient: bool = False,
+        auth: ZooKeeperAuth | None = None,
+        tls: MetadataTls | None = None,
     ) -> None:
         prefix = paths.check_root(chroot, "chroot") if chroot else ""
         self._root = prefix + paths.check_root(root, "ledgers root")
         self._prefix = prefix
         self._lock = RLock()
-        self._link = Link(hosts, session_timeout_s, self._on_connection)
+        self._link = Link(hosts, session_timeout_s, self._on_connection, auth=auth, tls=tls)
         self._counts: MetadataCounts | None = None
         self._nodes = Nodes(self._link, timeout_s)
         self._cluster = ClusterAtRoot(self._nodes, self._root, hosts)
@@ -454,18 +457,18 @@ class ZooKeeperStore:
 
     def _long_id(self) -> int:
         parent = f"{self._root}/idgen-long"
-        self._nodes.ensure(parent)
+        self._nodes.ensure(parent, for_everybody=True)  # as Apache does, whatever the rights on other nodes are
         while True:
             names = self._nodes.children(parent)
             high = paths.high_order(names)
             if high is None:
                 high = 1
-                self._nodes.ensure(f"{parent}/HOB-{high:010d}")
+                self._nodes.ensure(f"{parent}/HOB-{high:010d}", for_everybody=True)
             low = self._sequence(f"{parent}/HOB-{high:010d}")
             if low is not None:
                 self._drop_old_hobs(parent, names)
                 return high << 32 | low
-            self._nodes.ensure(f"{parent}/HOB-{high + 1:010d}")
+            self._nodes.ensure(f"{parent}/HOB-{high + 1:010d}", for_everybody=True)
 
     def _drop_old_hobs(self, parent: str, names: list[str]) -> None:
         for name in sorted(name for name in names if name.startswith("HOB-"))[:-_HOB_NODES_MAX]:

@@ -17,8 +17,14 @@ class Reach(Enum):
     FOREIGN = auto()  # something other than ZooKeeper
     NOT_SERVING = auto()  # a ZooKeeper without its quorum
     SERVES = auto()  # a ZooKeeper that answers, and gave no session
+    UNTRUSTED = auto()  # its certificate is of no authority that is trusted, or is not valid now
+    OTHER_HOST = auto()  # its certificate is for another host
+    REFUSES_TLS = auto()  # it ends the handshake, mostly for the sake of this client's certificate
+    LACKS_TLS = auto()  # it was spoken to by TLS, and does not speak it
+    NEEDS_TLS = auto()  # it speaks TLS, and was spoken to without
 
 
+_TLS_ALERT = b"\x15\x03"  # the first bytes of a record by which a TLS server refuses what was sent
 _TOLD = {
     Reach.REFUSED: "{0} refuses connections: nothing listens there",
     Reach.UNKNOWN_HOST: "the host of {0} is unknown",
@@ -28,7 +34,15 @@ _TOLD = {
     Reach.FOREIGN: "at {0} something answers that is not ZooKeeper, such as a bookie: the URI takes ZooKeeper's port, mostly 2181",
     Reach.NOT_SERVING: "the ZooKeeper at {0} does not serve: it may lack its quorum",
     Reach.SERVES: "the ZooKeeper at {0} answers, but gave no session",
+    Reach.UNTRUSTED: "the certificate of {0} is not trusted",
+    Reach.OTHER_HOST: "the certificate of {0} is for another host",
+    Reach.REFUSES_TLS: "{0} ends the TLS handshake: it may want a client certificate of an authority that it trusts",
+    Reach.LACKS_TLS: "{0} does not speak TLS: it may be the port without it (zk://)",
+    Reach.NEEDS_TLS: "{0} speaks TLS only: the URI then begins with zk+tls://",
 }
+AT_ODDS = frozenset({Reach.UNTRUSTED, Reach.OTHER_HOST, Reach.REFUSES_TLS, Reach.LACKS_TLS, Reach.NEEDS_TLS})
+"""Those that are about TLS. Waiting does not help."""
+_HOPELESS = AT_ODDS | {Reach.REFUSED, Reach.UNKNOWN_HOST}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +58,14 @@ class Found:
 
 
 def is_hopeless(found: Sequence[Found]) -> bool:
-    """True if every address refuses connections or is unknown, so that waiting does not help unless somebody starts the store (SES-11)."""
-    return bool(found) and all(one.reach in (Reach.REFUSED, Reach.UNKNOWN_HOST) for one in found)
+    """True if every address refuses connections, is unknown or does not agree on TLS, so that waiting does not help unless somebody starts
+    the store (SES-11)."""
+    return bool(found) and all(one.reach in _HOPELESS for one in found)
+
+
+def is_at_odds(found: Sequence[Found]) -> bool:
+    """True if an address does not agree on TLS and none serves, so that the cause is there."""
+    return any(one.reach in AT_ODDS for one in found) and not any(one.reach is Reach.SERVES for one in found)
 
 
 def kind_of(answer: bytes | None) -> Reach:
@@ -53,6 +73,8 @@ def kind_of(answer: bytes | None) -> Reach:
     of the connection."""
     if answer is None:
         return Reach.SILENT
+    if answer.startswith(_TLS_ALERT):
+        return Reach.NEEDS_TLS
     # the second one means that the command is not among those allowed
     if answer.startswith((b"Zookeeper version", b"srvr is not executed")):
         return Reach.SERVES

@@ -56,6 +56,8 @@ WRONG: dict[str, list[Any]] = {
     "LogClient": ["zk://h/ledgers", 8, object()],
     "MetadataStore": ["zk://h/ledgers", 8, object()],
     "ReadOptions": ["fast", {}, 8],
+    "ZooKeeperAuth": ["sasl", {}, ("user", "password")],
+    "MetadataTls": ["ca.pem", {}, True],
     "LogProperties": ["raw", {}, 8],
     "Content": ["raw", {}, 8, b"x"],
     "Data": ["x", 8, 1.5, True, object()],

@@ -18,7 +18,7 @@ class Alone(Program):
 
 def store_on(tree: Tree) -> zookeeper.ZooKeeperStore:
     link = Link(tree, Alone("alone", lambda: None), lambda: 1.0, lambda program, path: None, 0.0)
-    with Pretended((zookeeper, "Link", lambda *_: link)):
+    with Pretended((zookeeper, "Link", lambda *_, **__: link)):
         return zookeeper.ZooKeeperStore(hosts="zk", root="/ledgers")
 
 

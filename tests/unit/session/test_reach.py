@@ -6,13 +6,16 @@ import itertools
 
 import pytest
 
-from bk_core.protocol.session.reach import Found, Reach, is_hopeless, kind_of, told
+from bk_core.protocol.session.reach import AT_ODDS, Found, Reach, is_at_odds, is_hopeless, kind_of, told
 
 
 @pytest.mark.parametrize("reaches", list(itertools.product(Reach, repeat=2)))
-def test_only_what_refuses_or_is_unknown_everywhere_is_given_up_at_once(reaches: tuple[Reach, Reach]) -> None:
+def test_only_what_refuses_is_unknown_or_at_odds_about_tls_everywhere_is_given_up_at_once(reaches: tuple[Reach, Reach]) -> None:
     """SES-11."""
-    hopeless = {Reach.REFUSED, Reach.UNKNOWN_HOST}
+    tls = {Reach.UNTRUSTED, Reach.OTHER_HOST, Reach.REFUSES_TLS, Reach.LACKS_TLS, Reach.NEEDS_TLS}
+    assert tls == AT_ODDS
+    hopeless = {Reach.REFUSED, Reach.UNKNOWN_HOST} | tls
+    assert is_at_odds([Found("h:1", reach) for reach in reaches]) is (bool(set(reaches) & tls) and Reach.SERVES not in reaches)
     assert is_hopeless([Found("h:1", reach) for reach in reaches]) is (set(reaches) <= hopeless)
     assert not is_hopeless([])
 
@@ -23,6 +26,7 @@ def test_only_what_refuses_or_is_unknown_everywhere_is_given_up_at_once(reaches:
         (None, Reach.SILENT),
         (b"", Reach.FOREIGN),
         (b"HTTP/1.1 400 Bad Request", Reach.FOREIGN),
+        (b"\x15\x03\x03\x00\x02\x02\x50", Reach.NEEDS_TLS),
         (b"Zookeeper version: 3.9.5-1", Reach.SERVES),
         (b"srvr is not executed because it is not in the whitelist.", Reach.SERVES),
         (b"This ZooKeeper instance is not currently serving requests", Reach.NOT_SERVING),

@@ -1,0 +1,122 @@
+"""The identity of a client at the metadata store, and TLS on the way to it. Plain values without the libraries that use them."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, get_args
+
+from bk_core.arguments import TEXT, Check, check_fields, one_of
+from bk_core.errors import InvalidArgumentError
+from bk_core.secrets import Secret, check_secret, revealed
+
+Scheme: TypeAlias = Literal["digest", "sasl", "x509"]
+Acl: TypeAlias = Literal["open", "creator"]
+_SECRET = Check("a secret", lambda value: True)  # ``check_secret`` says more
+_READERS = Check("a tuple of texts", lambda value: isinstance(value, tuple) and all(isinstance(one, str) for one in value))
+_PATH = Check("a path as text", lambda value: isinstance(value, str))
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperAuth:
+    """The identity of a client at ZooKeeper, and the rights on what it creates there. The password is in no ``repr`` and no message.
+
+    >>> ZooKeeperAuth("sasl", "flights", SecretFile("/run/secrets/zookeeper"), acl="creator")
+    ZooKeeperAuth(scheme='sasl', user='flights', acl='creator', readers=())
+    """
+
+    scheme: Scheme
+    """The scheme: "sasl" is SASL DIGEST-MD5, which needs the package pure-sasl; "digest" is ZooKeeper's own, whose servers take every
+    password and so cannot tell a wrong one from another user; "x509" is the client certificate of ``MetadataTls``."""
+    user: str = ""
+    """The name of the user; none with "x509"."""
+    password: Secret = field(default=b"", repr=False)
+    """The password of the user, or a function that returns it. It is asked for at each new connection."""
+    acl: Acl = "open"
+    """The rights on the nodes that this client creates: "open" lets everybody do everything, as Apache does by default; "creator" is for
+    this identity alone, as with Apache's ``zkEnableSecurity``."""
+    readers: tuple[str, ...] = ()
+    """Those who may read what this client creates, with ``acl="creator"``: ids as ZooKeeper writes them, such as "sasl:spark",
+    "digest:spark:<hash>" or "world:anyone". The passwords of ledgers stand in these nodes."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, {"scheme": TEXT, "password": _SECRET, "acl": TEXT, "readers": _READERS})
+        check_secret("password", self.password)
+        for name, known in (("scheme", Scheme), ("acl", Acl)):
+            if getattr(self, name) not in get_args(known):
+                raise InvalidArgumentError(f"{name} must be one of {', '.join(get_args(known))}, not {getattr(self, name)!r}")
+        has_password = callable(self.password) or bool(self.password)
+        if self.scheme == "x509" and (self.user or has_password):
+            raise InvalidArgumentError("scheme='x509' takes neither user nor password: the client certificate of MetadataTls tells both")
+        if self.scheme != "x509" and not (self.user and has_password):
+            raise InvalidArgumentError(f"scheme={self.scheme!r} needs user and password")
+        if self.scheme == "digest" and ":" in self.user:
+            raise InvalidArgumentError("user must have no colon with scheme='digest': it separates the password")
+        self._check_readers()
+
+    def _check_readers(self) -> None:
+        if self.readers and self.acl != "creator":
+            raise InvalidArgumentError("readers means nothing without acl='creator'")
+        for reader in self.readers:
+            scheme, _, name = reader.partition(":")
+            if not scheme or not name:
+                raise InvalidArgumentError(f"readers has {reader!r}, which is not scheme:id such as 'sasl:spark' or 'world:anyone'")
+
+    def __str__(self) -> str:
+        return "x509 certificate" if self.scheme == "x509" else f"{self.scheme} user {self.user!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataTls:
+    """TLS to the metadata store: files of PEM, which are read anew at each connection, so that new certificates need no restart.
+
+    >>> MetadataTls(ca="/etc/bk/ca.pem", cert="/etc/bk/client.pem", key="/etc/bk/client.key")
+    MetadataTls(ca='/etc/bk/ca.pem', cert='/etc/bk/client.pem', key='/etc/bk/client.key', verify_host=True)
+    """
+
+    ca: str | None = None
+    """The path of the certificates of the authorities that are trusted, and no others; None trusts those of the system."""
+    cert: str | None = None
+    """The path of the client's own certificate, with those between it and its authority; None shows none."""
+    key: str | None = None
+    """The path of the certificate's private key; None looks for it in ``cert``."""
+    key_password: Secret | None = field(default=None, repr=False)
+    """The password of the private key, or a function that returns it."""
+    verify_host: bool = True
+    """With True, the certificate of the server must be for the host in the URI. Its authority is checked in any case."""
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self, {"ca": _PATH, "cert": _PATH, "key": _PATH, "key_password": _SECRET, "verify_host": one_of(bool, "True or False")}
+        )
+        if self.key_password is not None:
+            check_secret("key_password", self.key_password)
+        if self.cert is None and (self.key is not None or self.key_password is not None):
+            raise InvalidArgumentError("key and key_password mean nothing without cert")
+
+    def context(self) -> ssl.SSLContext:
+        """Return a new context of these files. Raises InvalidArgumentError that names the file that cannot be used, and whatever a function
+        for the key's password raises."""
+        made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        made.minimum_version = ssl.TLSVersion.TLSv1_2
+        made.check_hostname = self.verify_host
+        if self.ca is None:
+            made.load_default_certs(ssl.Purpose.SERVER_AUTH)
+        else:
+            self._load("ca", self.ca, lambda: made.load_verify_locations(self.ca))
+        if self.cert is not None:
+            password = b"" if self.key_password is None else revealed("key_password", self.key_password)
+            what = self.cert if self.key is None else f"{self.cert} with {self.key}"
+            # an empty password is an error of the library, and None would ask at the terminal
+            self._load("cert", what, lambda: made.load_cert_chain(self.cert or "", self.key, lambda: password))
+        return made
+
+    @staticmethod
+    def _load(name: str, path: str, load: object) -> None:
+        assert callable(load)
+        try:
+            load()
+        except OSError as error:  # an SSLError is one, and says of a wrong password what it says of a broken file
+            reason = getattr(error, "reason", None) or error.strerror or type(error).__name__
+            hint = "; see the path, that it is PEM, and the key's password" if isinstance(error, ssl.SSLError) else ""
+            raise InvalidArgumentError(f"{name} of MetadataTls, {path}, cannot be used: {reason}{hint}") from None

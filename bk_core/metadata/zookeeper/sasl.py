@@ -1,0 +1,18 @@
+"""The package by way of which kazoo speaks SASL, and which not everybody needs."""
+
+from __future__ import annotations
+
+import sys
+
+from bk_core.errors import MissingPackageError
+
+
+def check_sasl() -> None:
+    """Raise MissingPackageError without pure-sasl."""
+    try:
+        import puresasl  # noqa: F401 - kazoo imports it
+    except ImportError:
+        text = (
+            f"SASL to ZooKeeper needs pure-sasl, there is none ({sys.executable}): pip install 'bk-spark[sasl]', or pip install pure-sasl"
+        )
+        raise MissingPackageError(text, package="pure-sasl") from None

@@ -1,0 +1,72 @@
+"""Secrets that are read when they are needed: from a file, from a variable of the environment, or from a function of the program."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from bk_core.errors import ArgumentTypeError, SecretUnavailableError
+
+Secret: TypeAlias = str | bytes | Callable[[], str | bytes]
+"""A secret itself, or a function without arguments that returns it, such as a SecretFile."""
+SECRET_MAX = 65_536  # bytes; nobody's password is longer, and a wrong path may name a large file
+
+
+@dataclass(frozen=True, slots=True)
+class SecretFile:
+    """A secret in a file, without the line break at its end. It is read anew each time that it is needed, so a new one needs no restart.
+
+    Pickles of it hold the path alone: the file is read in the process that needs the secret.
+
+    >>> bk_core.ZooKeeperAuth("sasl", "flights", SecretFile("/run/secrets/zookeeper"))
+    """
+
+    path: str
+    """The path of the file, in each process that needs the secret."""
+
+    def __call__(self) -> bytes:
+        """Return the secret. Raises SecretUnavailableError for a file that cannot be read, that is empty or that is too long."""
+        try:
+            with open(self.path, "rb") as file:
+                found = file.read(SECRET_MAX + 1)
+        except OSError as error:
+            raise SecretUnavailableError(f"the secret file {self.path} cannot be read: {error.strerror or type(error).__name__}") from None
+        if len(found) > SECRET_MAX:
+            raise SecretUnavailableError(f"the secret file {self.path} has more than {SECRET_MAX} bytes: this is no secret")
+        found = found.removesuffix(b"\n").removesuffix(b"\r")
+        if not found:
+            raise SecretUnavailableError(f"the secret file {self.path} is empty")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class SecretVariable:
+    """A secret in a variable of the environment, of each process that needs it. Pickles of it hold the name alone."""
+
+    name: str
+    """The name of the variable."""
+
+    def __call__(self) -> bytes:
+        """Return the secret. Raises SecretUnavailableError for a variable that is empty or not set."""
+        found = os.environ.get(self.name)
+        if not found:
+            raise SecretUnavailableError(f"the variable {self.name}, which is to hold a secret, is not set or empty")
+        return found.encode()
+
+
+def check_secret(name: str, secret: object) -> None:
+    """Raise ArgumentTypeError for what is no secret. ``name`` is that of the argument; its value is never shown."""
+    if not isinstance(secret, str | bytes) and not callable(secret):
+        raise ArgumentTypeError(f"{name} must be text, bytes or a function that returns one, not of type {type(secret).__name__}")
+
+
+def revealed(name: str, secret: Secret) -> bytes:
+    """Return a secret as bytes, calling the function that it may be. ``name`` is the argument's, for errors. Raises ArgumentTypeError for
+    what is no secret, and whatever the function raises."""
+    check_secret(name, secret)
+    found = secret() if callable(secret) else secret
+    if not isinstance(found, str | bytes):
+        raise ArgumentTypeError(f"the function {name} must return text or bytes, not {type(found).__name__}")
+    return found.encode() if isinstance(found, str) else found

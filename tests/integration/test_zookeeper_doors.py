@@ -1,0 +1,341 @@
+"""A real ZooKeeper with passwords, rights and TLS: who gets in, who is told what, and that nobody tries for ever."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bk_core
+from bk_core.bookie.embedded import EmbeddedBookie
+from bk_core.errors import (
+    InvalidArgumentError,
+    MetadataAuthError,
+    MetadataDeniedError,
+    MetadataHostNameError,
+    MetadataTlsError,
+    MetadataUnavailableError,
+    SecretUnavailableError,
+)
+from bk_core.metadata import MetadataTls, ZooKeeperAuth, open_store
+from bk_core.metadata.zookeeper.store import ZooKeeperStore
+from bk_core.secrets import SecretFile, SecretVariable
+from tests.integration.patience import until
+from tests.integration.secured_zookeeper import USERS, Authority, SecuredZooKeeper
+
+FLIGHTS = ZooKeeperAuth("sasl", "flights", USERS["flights"], acl="creator", readers=("sasl:spark",))
+SPARK = ZooKeeperAuth("sasl", "spark", USERS["spark"])
+KEY_PASSWORD = "reed-5520"
+ANYBODY = [("world", "anyone", ["ALL"])]
+
+
+@dataclass(frozen=True)
+class World:
+    zookeeper: SecuredZooKeeper
+    ca: Authority
+    stranger: Authority
+    client: tuple[str, str]
+
+    @property
+    def tls(self) -> MetadataTls:
+        return MetadataTls(self.ca.certificate, *self.client, key_password=KEY_PASSWORD)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """One ZooKeeper with both ports, whose port for TLS wants a certificate, and a cluster of ``flights`` at /ledgers."""
+    directory = tmp_path_factory.mktemp("doors")
+    ca, stranger = Authority.made(directory / "ca", "authority"), Authority.made(directory / "stranger", "stranger")
+    server = ca.signed("server", ["IP:127.0.0.1"])
+    client = ca.signed("client", key_password=KEY_PASSWORD)
+    with SecuredZooKeeper(directory / "zookeeper", server=server, client_authority=ca.certificate) as zookeeper:
+        with closing(open_store(zookeeper.uri(), auth=FLIGHTS)) as store:
+            store.initialize_cluster()
+        yield World(zookeeper, ca, stranger, client)
+
+
+def rights(store: Any, path: str) -> list[tuple[str, str, list[str]]]:
+    assert isinstance(store, ZooKeeperStore)
+    return [(one.id.scheme, one.id.id, one.acl_list) for one in store._link.client.get_acls(path)[0]]
+
+
+# who gets in ---------------------------------------------------------------------------------------------------------
+
+
+def test_sasl_and_its_rights_are_on_all_that_is_created(world: World) -> None:
+    """Apache's exception stays one: what makes long ids is open to everybody."""
+    mine = [("sasl", "flights", ["ALL"]), ("sasl", "spark", ["READ"])]
+    with closing(open_store(world.zookeeper.uri("/rights"), auth=FLIGHTS)) as store:
+        store.initialize_cluster()
+        store.new_ledger_id()
+        store.create_ledger(1, b"x")
+        store.create("logs/a", b"")
+        store.write_cookie("127.0.0.1:3181", b"", None)
+        paths = ["", "/LAYOUT", "/INSTANCEID", "/available/readonly", "/idgen", "/00/0000/L0001", "/00", "/cookies/127.0.0.1:3181"]
+        assert {path: rights(store, f"/rights{path}") for path in paths} == dict.fromkeys(paths, mine)
+        assert rights(store, "/rights-logs/logs/a") == mine
+        with closing(store.register_bookie("127.0.0.1:3181", "127.0.0.1", 3181)):
+            assert rights(store, "/rights/available/127.0.0.1:3181") == mine
+        store._nodes.ensure("/rights/idgen-long")  # type: ignore[attr-defined]  # a cluster whose ids have left 31 bits
+        client = store._link.client  # type: ignore[attr-defined]
+        client.delete("/rights/idgen-long")
+        assert store._long_id() >> 32 == 1  # type: ignore[attr-defined]
+        for path in ("/rights/idgen-long", "/rights/idgen-long/HOB-0000000001"):
+            assert rights(store, path) == ANYBODY
+
+
+def test_digest_and_a_certificate_are_identities_too(world: World) -> None:
+    zookeeper = world.zookeeper
+    with closing(open_store(zookeeper.uri("/digest"), auth=ZooKeeperAuth("digest", "ann", "sand-17", acl="creator"))) as store:
+        store.initialize_cluster()
+        assert [(scheme, right) for scheme, _, right in rights(store, "/digest/LAYOUT")] == [("digest", ["ALL"])]
+    with pytest.raises(MetadataDeniedError, match="digest user 'ann'.* lacks the right READ .*wrong password"):
+        open_store(zookeeper.uri("/digest"), auth=ZooKeeperAuth("digest", "ann", "other"))
+    certificate = ZooKeeperAuth("x509", acl="creator", readers=("world:anyone",))
+    with closing(open_store(zookeeper.tls_uri("/x509"), auth=certificate, tls=world.tls)) as store:
+        store.initialize_cluster()
+        assert rights(store, "/x509/LAYOUT") == [("x509", "CN=client", ["ALL"]), ("world", "anyone", ["READ"])]
+    with closing(open_store(zookeeper.uri("/x509"))) as store:
+        assert store.cluster_id()
+
+
+def test_without_rights_everything_is_open_as_ever(world: World) -> None:
+    with closing(open_store(world.zookeeper.uri("/open"), auth=SPARK)) as store:
+        store.initialize_cluster()
+        assert rights(store, "/open/LAYOUT") == ANYBODY
+
+
+def test_a_chroot_goes_with_rights_and_tls(world: World) -> None:
+    uri = f"{world.zookeeper.tls_uri()}?chroot=/below"
+    with closing(open_store(uri, auth=FLIGHTS, tls=world.tls)) as store:
+        store.initialize_cluster()
+        certificate = ("x509", "CN=client", ["ALL"])  # who shows one is both
+        assert rights(store, "/below/ledgers/LAYOUT") == [certificate, ("sasl", "flights", ["ALL"]), ("sasl", "spark", ["READ"])]
+    with pytest.raises(MetadataDeniedError, match="/below/ledgers/LAYOUT"):
+        open_store(f"{world.zookeeper.uri()}?chroot=/below")
+
+
+def test_one_server_of_several_is_down(world: World) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        uri = world.zookeeper.tls_uri().replace("://", f"://127.0.0.1:{nobody.getsockname()[1]};")
+        for _ in range(3):  # kazoo begins with either
+            with closing(open_store(uri, auth=SPARK, tls=world.tls)) as store:
+                assert store.cluster_id()
+
+
+def test_many_answers_in_one_record_of_tls_are_all_read(world: World) -> None:
+    """The system knows nothing of what is decrypted already, so waiting for it would never end."""
+    with closing(open_store(world.zookeeper.tls_uri("/many"), auth=FLIGHTS, tls=world.tls)) as store:
+        store.initialize_cluster()
+        for ledger_id in range(60):
+            store.create_ledger(ledger_id, bytes([ledger_id]))
+        for _ in range(20):
+            found = {ledger_id: stored.data for ledger_id, stored in store.read_ledgers(range(60)) if stored is not None}
+            assert found == {ledger_id: bytes([ledger_id]) for ledger_id in range(60)}
+
+
+# who may only read ---------------------------------------------------------------------------------------------------
+
+
+def test_who_may_only_read_reads_ledgers_and_is_told_what_lacks_for_more(world: World, tmp_path: Path) -> None:
+    uri = world.zookeeper.uri()
+    with closing(open_store(uri, auth=FLIGHTS)) as store:
+        bookie = EmbeddedBookie(tmp_path / "bookie", store=store).start()
+        try:
+            how = {"ensemble_size": 1, "write_quorum_size": 1, "ack_quorum_size": 1}
+            with bk_core.connect(uri, metadata_auth=FLIGHTS) as writer, bk_core.connect(uri, metadata_auth=SPARK) as reader:
+                with writer.create_ledger(**how) as ledger:
+                    ledger.append(b"one")
+                with writer.create_log("flights", **how).writer() as log:
+                    log.append(b"two")
+                with reader.open_ledger(ledger.ledger_id) as opened:
+                    assert [bytes(one) for one in opened.read(0, 0)] == [b"one"]
+                assert [bytes(one) for run in reader.log("flights").reader() for one in run.payloads()] == [b"two"]
+                for refused, right in (
+                    (lambda: reader.create_ledger(**how), "CREATE on the parent of /ledgers/idgen/ID-"),
+                    (lambda: reader.delete_ledger(ledger.ledger_id), f"DELETE on the parent of /ledgers/00/0000/L{ledger.ledger_id:04d}"),
+                    (lambda: reader.create_log("ships", **how), "CREATE on"),
+                ):
+                    with pytest.raises(MetadataDeniedError, match=f"sasl user 'spark'.* lacks the right {right}"):
+                        refused()
+        finally:
+            bookie.close()
+
+
+# who is refused ------------------------------------------------------------------------------------------------------
+
+
+def test_a_wrong_password_is_refused_at_once_and_never_shown(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    logging.getLogger("bk_core.metadata.kazoo").setLevel(1)
+    try:
+        for user in ("flights", "nobody"):
+            with pytest.raises(MetadataAuthError) as refused:
+                bk_core.connect(world.zookeeper.uri(), metadata_auth=ZooKeeperAuth("sasl", user, "wrong-8731"))
+            assert f"sasl user '{user}'" in str(refused.value) and refused.value.code == "BK-METADATA-AUTH"
+            assert "wrong-8731" not in str(refused.value)
+        with closing(open_store(world.zookeeper.uri("/shown"), auth=ZooKeeperAuth("digest", "ann", "sand-8731"))) as store:
+            store.initialize_cluster()
+            store.create_ledger(5, b"password: ledger-8731")
+            store.read_ledger(5)
+    finally:
+        logging.getLogger("bk_core.metadata.kazoo").setLevel(logging.NOTSET)
+    assert "Sending request(xid=1): Create /shown" in caplog.text or "Create /shown/00/0000/L0005" in caplog.text
+    assert "8731" not in caplog.text
+
+
+def test_one_that_was_taken_before_and_is_not_any_more_ends_its_calls(
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A secret in a file that changes with the server's goes on; one that does not change is refused once, without another attempt."""
+    secret = tmp_path / "secret"
+    secret.write_text("first-1\n")
+    zookeeper = SecuredZooKeeper(tmp_path / "zookeeper")
+    zookeeper.users = {"flights": "first-1"}
+    zookeeper.write_users()
+    with zookeeper:
+        uri = f"{zookeeper.uri()}?session_timeout_ms=60000"
+        by_file = open_store(uri, auth=ZooKeeperAuth("sasl", "flights", SecretFile(str(secret))), timeout_s=60.0)
+        by_text = open_store(uri, auth=ZooKeeperAuth("sasl", "flights", "first-1"), timeout_s=60.0)
+        with closing(by_file), closing(by_text):
+            by_file.initialize_cluster()
+            zookeeper.process.kill()
+            zookeeper.users = {"flights": "second-2"}
+            zookeeper.write_users()
+            secret.write_text("second-2\n")
+            zookeeper.process.start()
+            assert by_file.cluster_id()
+            for _ in range(2):
+                with pytest.raises(MetadataAuthError, match="sasl user 'flights'"):
+                    by_text.cluster_id()
+            until(lambda: any("does not take this client" in record.getMessage() for record in caplog.records), "nobody was told")
+
+
+def test_a_server_that_takes_only_sasl_says_so(tmp_path: Path) -> None:
+    with SecuredZooKeeper(tmp_path / "zookeeper", settings={"sessionRequireClientSASLAuth": "true"}) as zookeeper:
+        with pytest.raises(MetadataAuthError, match="takes no client that does not authenticate"):
+            open_store(zookeeper.uri())
+        with closing(open_store(zookeeper.uri(), auth=SPARK)) as store:
+            assert store.initialize_cluster()
+
+
+TLS_PROBLEMS: list[tuple[str, Callable[[World], tuple[str, MetadataTls | None]], type[Exception], str]] = [
+    ("wrong authority", lambda w: (w.zookeeper.tls_uri(), MetadataTls(w.stranger.certificate)), MetadataTlsError, "is not trusted"),
+    ("the system's authorities", lambda w: (w.zookeeper.tls_uri(), None), MetadataTlsError, "is not trusted"),
+    ("another host", lambda w: (w.zookeeper.tls_uri(host="localhost"), w.tls), MetadataHostNameError, "is for another host"),
+    ("no certificate", lambda w: (w.zookeeper.tls_uri(), MetadataTls(w.ca.certificate)), MetadataTlsError, "may want a client certificate"),
+    (
+        "a stranger's certificate",
+        lambda w: (w.zookeeper.tls_uri(), MetadataTls(w.ca.certificate, *w.stranger.signed("client"))),
+        MetadataTlsError,
+        "may want a client certificate",
+    ),
+    ("no TLS there", lambda w: (w.zookeeper.uri().replace("zk:", "zk+tls:"), w.tls), MetadataTlsError, "does not speak TLS"),
+    ("TLS there", lambda w: (w.zookeeper.tls_uri().replace("+tls", ""), None), MetadataTlsError, "speaks TLS only"),
+]
+
+
+@pytest.mark.parametrize("patient", [False, True])
+@pytest.mark.parametrize(("make", "kind", "text"), [one[1:] for one in TLS_PROBLEMS], ids=[one[0] for one in TLS_PROBLEMS])
+def test_tls_that_cannot_be_agreed_on_is_told_at_once(
+    world: World, make: Callable[[World], tuple[str, MetadataTls | None]], kind: type[Exception], text: str, patient: bool
+) -> None:
+    uri, tls = make(world)
+    if patient and "+tls" not in uri:
+        pytest.skip("without TLS, who waits for a store that starts waits the whole time")
+    with pytest.raises(MetadataUnavailableError, match=text) as told:
+        open_store(uri, tls=tls, timeout_s=600.0, patient=patient)  # the test's own time would be over long before
+    assert type(told.value) is kind and not told.value.retriable
+
+
+def test_a_host_may_go_unchecked_but_not_its_authority(world: World) -> None:
+    certificate, key = world.client
+    how = {"cert": certificate, "key": key, "key_password": KEY_PASSWORD, "verify_host": False}
+    with closing(open_store(world.zookeeper.tls_uri(host="localhost"), tls=MetadataTls(world.ca.certificate, **how), auth=SPARK)) as store:
+        assert store.cluster_id()
+    with pytest.raises(MetadataTlsError, match="is not trusted"):
+        open_store(world.zookeeper.tls_uri(host="localhost"), tls=MetadataTls(world.stranger.certificate, **how), auth=SPARK)
+
+
+def test_new_certificates_need_no_new_client(world: World, tmp_path: Path) -> None:
+    """The files are read at each connection: here that of the authority, which the server leaves for another."""
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_text(Path(world.ca.certificate).read_text())
+    old, new = world.ca.signed("old", ["IP:127.0.0.1"]), world.stranger.signed("new", ["IP:127.0.0.1"])
+    with SecuredZooKeeper(tmp_path / "zookeeper", server=old) as zookeeper:
+        uri = zookeeper.tls_uri() + "?session_timeout_ms=60000"
+        with closing(open_store(uri, tls=MetadataTls(str(trusted)), timeout_s=60.0)) as store:
+            store.initialize_cluster()
+            zookeeper.process.kill()
+            (zookeeper.directory / "server.pem").write_text(Path(new[1]).read_text() + Path(new[0]).read_text())
+            trusted.write_text(Path(world.stranger.certificate).read_text())
+            zookeeper.process.start()
+            assert store.cluster_id()
+
+
+def test_too_many_clients_are_told_so_by_tls_too(world: World, tmp_path: Path) -> None:
+    server = world.ca.signed("limited", ["IP:127.0.0.1"])
+    with SecuredZooKeeper(tmp_path / "zookeeper", server=server, settings={"maxClientCnxns": "2"}) as zookeeper:
+        tls = MetadataTls(world.ca.certificate)
+        with closing(open_store(zookeeper.tls_uri(), tls=tls)), closing(open_store(zookeeper.tls_uri(), tls=tls)):
+            with pytest.raises(MetadataUnavailableError, match="maxClientCnxns"):
+                open_store(zookeeper.tls_uri(), tls=tls, timeout_s=3.0)
+
+
+# what is wrong before anything is asked ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: ZooKeeperAuth("kerberos", "ann", "x"), "scheme must be one of digest, sasl, x509"),  # type: ignore[arg-type]
+        (lambda: ZooKeeperAuth("sasl", "ann"), "needs user and password"),
+        (lambda: ZooKeeperAuth("digest", "a:b", "x"), "must have no colon"),
+        (lambda: ZooKeeperAuth("x509", "ann"), "takes neither user nor password"),
+        (lambda: ZooKeeperAuth("sasl", "ann", 5), "password must be text, bytes or a function"),  # type: ignore[arg-type]
+        (lambda: ZooKeeperAuth("sasl", "ann", "x", readers=("world:anyone",)), "means nothing without acl='creator'"),
+        (lambda: ZooKeeperAuth("sasl", "ann", "x", acl="creator", readers=("spark",)), "is not scheme:id"),
+        (lambda: MetadataTls(key="/k"), "mean nothing without cert"),
+        (lambda: open_store("zk://h/l", tls=MetadataTls()), "write zk\\+tls://"),
+        (lambda: open_store("zk+tls://h/l", auth=ZooKeeperAuth("x509")), "needs the client certificate"),
+        (lambda: open_store("memory://h", auth=ZooKeeperAuth("digest", "a", "b")), "takes neither credentials nor TLS"),
+        (lambda: open_store("zk+tls+tree://h/l"), "no metadata store is known"),
+        (
+            lambda: open_store("zk+tls://h/l", tls=MetadataTls("/absent.pem")),
+            "ca of MetadataTls, /absent.pem, cannot be used: No such file",
+        ),
+    ],
+)
+def test_what_can_never_work_is_told_before_anything_is_asked(make: Callable[[], Any], text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=text):
+        make()
+
+
+def test_secrets_are_in_no_repr_and_files_of_them_in_no_pickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "secret"
+    for value in (ZooKeeperAuth("sasl", "ann", "moss-3310"), MetadataTls(cert="c", key_password="moss-3310")):
+        assert "moss-3310" not in f"{value!r} {value}"
+    auth = ZooKeeperAuth("sasl", "ann", SecretFile(str(file)))
+    with pytest.raises(SecretUnavailableError, match="secret file .* cannot be read: No such file"):
+        open_store("zk://127.0.0.1:1/ledgers", auth=auth)
+    file.write_text("moss-3310\r\n")
+    assert SecretFile(str(file))() == b"moss-3310" and b"moss-3310" not in pickle.dumps(auth) and pickle.loads(pickle.dumps(auth)) == auth
+    file.write_text("\n")
+    with pytest.raises(SecretUnavailableError, match="is empty"):
+        SecretFile(str(file))()
+    file.write_bytes(bytes(65_537))
+    with pytest.raises(SecretUnavailableError, match="is no secret"):
+        SecretFile(str(file))()
+    monkeypatch.setenv("HELD_SECRET", "moss-3310")
+    assert SecretVariable("HELD_SECRET")() == b"moss-3310"
+    monkeypatch.delenv("HELD_SECRET")
+    with pytest.raises(SecretUnavailableError, match="HELD_SECRET"):
+        SecretVariable("HELD_SECRET")()
