@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from urllib.parse import parse_qsl, urlsplit
 
 from bk_core.arguments import POSITIVE_SECONDS, checked
 from bk_core.errors import InvalidArgumentError
-from bk_core.metadata.access import MetadataTls, ZooKeeperAuth
+from bk_core.metadata.access import URI_OPTIONS, MetadataTls, ZooKeeperAuth, access_of
 from bk_core.metadata.memory import MemoryStore
 from bk_core.metadata.store import BookieView, MetadataStore, Registration, Version, Versioned, Watch
 
 __all__ = ["BookieView", "MetadataStore", "MetadataTls", "Registration", "Version", "Versioned", "Watch", "ZooKeeperAuth", "open_store"]
 
 _ZK_MANAGERS = {"": None, "null": None, "hierarchical": "hierarchical", "longhierarchical": "longhierarchical", "flat": "flat"}
-_ZK_OPTIONS = ("chroot", "log_root", "session_timeout_ms")
+_ZK_OPTIONS = ("chroot", "log_root", "session_timeout_ms", *URI_OPTIONS)
 _SESSION_TIMEOUT_MS = 10_000
 
 
@@ -34,7 +35,9 @@ def open_store(
     separated by ``;`` or ``,``. Query: ``chroot=/x`` puts everything below ``/x``; ``session_timeout_ms`` is the ZooKeeper session's;
     ``log_root=/x`` is where logs live, unless ``log_root`` says so. ``zk+tls://`` (and ``zk+tls+flat://``) is ZooKeeper by TLS, at port
     2281 where none is named. ``auth`` is who this client is at ZooKeeper, ``tls`` is about the certificates; without it those of the system
-    are trusted.
+    are trusted. Both may stand in the query as well: ``auth`` (sasl, digest, x509), ``user``, ``password_file`` (or the variable
+    BK_ZOOKEEPER_PASSWORD), ``acl``, ``readers`` (with commas); ``ca_file``, ``cert_file``, ``key_file``, ``key_password_file``,
+    ``verify_host=false``. The files are read in each process that opens the store.
 
     No call on the store takes much longer than ``timeout_s``. By default logs live beside the ledgers root, at ``<ledgers root>-logs``;
     clusters that have logs at ``bk-logs``, the default of earlier versions, keep them there (OWN-8). Raises InvalidArgumentError,
@@ -58,18 +61,29 @@ def open_store(
         return MemoryStore(rest)
     if driver != "zk" or manager not in _ZK_MANAGERS:
         raise InvalidArgumentError(f"no metadata store is known for {scheme!r}; there are zk, zk+tls, zk+<layout> and memory")
+    return _open_zookeeper(uri, rest, _ZK_MANAGERS[manager], by_tls, timeout_s, log_root, patient, auth, tls)
+
+
+def _access(
+    uri: str, query: Mapping[str, str], by_tls: bool, auth: ZooKeeperAuth | None, tls: MetadataTls | None
+) -> tuple[ZooKeeperAuth | None, MetadataTls | None]:
+    """Return the identity and the certificates that hold, of the URI or of the arguments."""
+    found_auth, found_tls = access_of(query)
+    if (auth is not None and found_auth is not None) or (tls is not None and found_tls is not None):
+        raise InvalidArgumentError("identity and certificates stand in the URI or beside it, not in both")
+    auth, tls = auth or found_auth, tls or found_tls
     if tls is not None and not by_tls:
         raise InvalidArgumentError(f"{uri!r} is without TLS, but certificates are given: write zk+tls://, or leave them out")
     if auth is not None and auth.scheme == "x509" and (tls is None or tls.cert is None):
         raise InvalidArgumentError("scheme='x509' needs the client certificate of MetadataTls (cert) and a URI with zk+tls://")
-    wanted = _ZK_MANAGERS[manager]
-    return _open_zookeeper(uri, rest, wanted, timeout_s, log_root, patient, auth, (tls or MetadataTls()) if by_tls else None)
+    return auth, (tls or MetadataTls()) if by_tls else None
 
 
 def _open_zookeeper(
     uri: str,
     rest: str,
     manager: str | None,
+    by_tls: bool,
     timeout_s: float,
     log_root: str | None,
     patient: bool,
@@ -81,6 +95,8 @@ def _open_zookeeper(
     from bk_core.metadata.zookeeper.store import ZooKeeperStore  # kazoo is needed only here
 
     parts = urlsplit(f"//{rest}")
+    if "@" in parts.netloc:  # it is not shown, because it may hold a password
+        raise InvalidArgumentError("a URI has no user before its hosts: write zk://host:port/ledgers?user=NAME&password_file=PATH")
     hosts = parts.netloc.replace(";", ",").strip(",")
     if not hosts:
         raise InvalidArgumentError(f"{uri!r} lacks hosts: zk://host:port/ledgers")
@@ -89,13 +105,16 @@ def _open_zookeeper(
     if parts.path.endswith("/"):
         raise InvalidArgumentError(f"the ledgers root of {uri!r} ends with a slash: write {parts.path.rstrip('/')}")
     split_hosts(hosts)
-    if tls is not None:
-        hosts = joined_hosts(hosts, secured.DEFAULT_PORT)
     query = dict(parse_qsl(parts.query))
     unknown = sorted(query.keys() - set(_ZK_OPTIONS))
     if unknown or parts.fragment:
         name = (unknown or [parts.fragment])[0]
+        if "password" in name:
+            raise InvalidArgumentError(f"a URI never holds a password, as it does in {name!r}: name a file, password_file=PATH")
         raise InvalidArgumentError(f"{uri!r} has an unknown option {name!r}; there are {', '.join(_ZK_OPTIONS)}")
+    auth, tls = _access(uri, query, by_tls, auth, tls)
+    if tls is not None:
+        hosts = joined_hosts(hosts, secured.DEFAULT_PORT)
     session = query.get("session_timeout_ms", str(_SESSION_TIMEOUT_MS))
     if not session.isdecimal() or not 0 < int(session) < 2**31:
         raise InvalidArgumentError(f"session_timeout_ms {session!r} is not a number of milliseconds")

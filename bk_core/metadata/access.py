@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
 from bk_core.arguments import TEXT, Check, check_fields, one_of
 from bk_core.errors import InvalidArgumentError
-from bk_core.secrets import Secret, check_secret, revealed
+from bk_core.secrets import Secret, SecretFile, SecretVariable, check_secret, revealed
 
 Scheme: TypeAlias = Literal["digest", "sasl", "x509"]
 Acl: TypeAlias = Literal["open", "creator"]
+PASSWORD_VARIABLE = "BK_ZOOKEEPER_PASSWORD"
+"""The variable that holds the password of the user in a URI which names no file of it."""
+_OF_AUTH = ("auth", "user", "password_file", "acl", "readers")
+_OF_TLS = ("ca_file", "cert_file", "key_file", "key_password_file", "verify_host")
+URI_OPTIONS = (*_OF_AUTH, *_OF_TLS)
+"""The options of a URI that ``access_of`` understands."""
 _SECRET = Check("a secret", lambda value: True)  # ``check_secret`` says more
 _READERS = Check("a tuple of texts", lambda value: isinstance(value, tuple) and all(isinstance(one, str) for one in value))
 _PATH = Check("a path as text", lambda value: isinstance(value, str))
@@ -120,3 +127,25 @@ class MetadataTls:
             reason = getattr(error, "reason", None) or error.strerror or type(error).__name__
             hint = "; see the path, that it is PEM, and the key's password" if isinstance(error, ssl.SSLError) else ""
             raise InvalidArgumentError(f"{name} of MetadataTls, {path}, cannot be used: {reason}{hint}") from None
+
+
+def access_of(query: Mapping[str, str]) -> tuple[ZooKeeperAuth | None, MetadataTls | None]:
+    """Return what the options of a URI say of identity and certificates, each None if they say nothing. They name files, never a secret, so
+    that a URI may be shown. Raises InvalidArgumentError."""
+    auth = tls = None
+    if any(name in query for name in _OF_AUTH):
+        scheme = query.get("auth", "sasl")
+        secret: Secret = b""
+        if "password_file" in query:
+            secret = SecretFile(query["password_file"])
+        elif scheme != "x509":
+            secret = SecretVariable(PASSWORD_VARIABLE)
+        readers = tuple(filter(None, query.get("readers", "").split(",")))
+        auth = ZooKeeperAuth(scheme, query.get("user", ""), secret, query.get("acl", "open"), readers)  # type: ignore[arg-type]  # it looks
+    if any(name in query for name in _OF_TLS):
+        verify = query.get("verify_host", "true")
+        if verify not in ("true", "false"):
+            raise InvalidArgumentError(f"verify_host must be true or false, not {verify!r}")
+        key_password = SecretFile(query["key_password_file"]) if "key_password_file" in query else None
+        tls = MetadataTls(query.get("ca_file"), query.get("cert_file"), query.get("key_file"), key_password, verify == "true")
+    return auth, tls

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import pickle
+import select
 import socket
+import ssl
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,6 +18,7 @@ import pytest
 
 import bk_core
 from bk_core.bookie.embedded import EmbeddedBookie
+from bk_core.cli import run
 from bk_core.errors import (
     InvalidArgumentError,
     MetadataAuthError,
@@ -25,6 +29,8 @@ from bk_core.errors import (
     SecretUnavailableError,
 )
 from bk_core.metadata import MetadataTls, ZooKeeperAuth, open_store
+from bk_core.metadata.zookeeper import secured
+from bk_core.metadata.zookeeper.link import _Handler
 from bk_core.metadata.zookeeper.store import ZooKeeperStore
 from bk_core.secrets import SecretFile, SecretVariable
 from tests.integration.patience import until
@@ -131,8 +137,29 @@ def test_one_server_of_several_is_down(world: World) -> None:
                 assert store.cluster_id()
 
 
-def test_many_answers_in_one_record_of_tls_are_all_read(world: World) -> None:
-    """The system knows nothing of what is decrypted already, so waiting for it would never end."""
+def test_what_is_decrypted_already_is_not_waited_for(world: World) -> None:
+    """The system knows nothing of it, so waiting would last until the server says something else."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*world.ca.signed("both", ["IP:127.0.0.1"]))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with context.wrap_socket(listener.accept()[0], server_side=True) as connection:
+                connection.sendall(b"onetwo")  # one record
+                connection.recv(1)
+
+        server = threading.Thread(target=serve)
+        server.start()
+        tls = MetadataTls(world.ca.certificate)
+        with secured.connect(tls, listener.getsockname(), "127.0.0.1", 60.0) as connection:
+            assert connection.recv(3) == b"one"
+            handler = _Handler(tls, lambda: None)
+            assert handler.select([connection], [], [], 5.0)[0] == [connection] and select.select([connection], [], [], 0)[0] == []
+            connection.sendall(b".")
+        server.join(60.0)
+
+
+def test_many_answers_over_tls_are_all_read(world: World) -> None:
     with closing(open_store(world.zookeeper.tls_uri("/many"), auth=FLIGHTS, tls=world.tls)) as store:
         store.initialize_cluster()
         for ledger_id in range(60):
@@ -140,6 +167,25 @@ def test_many_answers_in_one_record_of_tls_are_all_read(world: World) -> None:
         for _ in range(20):
             found = {ledger_id: stored.data for ledger_id, stored in store.read_ledgers(range(60)) if stored is not None}
             assert found == {ledger_id: bytes([ledger_id]) for ledger_id in range(60)}
+
+
+def test_a_uri_names_files_and_opens_every_door(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark, `bk`, checkpoints and file stores take nothing but a URI."""
+    password, key_password = tmp_path / "password", tmp_path / "key-password"
+    password.write_text(f"{USERS['flights']}\n")
+    key_password.write_text(KEY_PASSWORD)
+    certificate, key = world.client
+    tls = f"ca_file={world.ca.certificate}&cert_file={certificate}&key_file={key}&key_password_file={key_password}"
+    who = f"user=flights&password_file={password}&acl=creator&readers=sasl:spark,world:anyone"
+    with closing(open_store(f"{world.zookeeper.tls_uri('/named')}?{tls}&{who}")) as store:
+        store.initialize_cluster()
+        found = rights(store, "/named/LAYOUT")
+        assert ("sasl", "flights", ["ALL"]) in found and found[-2:] == [("sasl", "spark", ["READ"]), ("world", "anyone", ["READ"])]
+    assert run(["cluster", "info", "--uri", f"{world.zookeeper.uri()}?user=flights&password_file={password}"]) == 0
+    monkeypatch.setenv("BK_ZOOKEEPER_PASSWORD", USERS["spark"])
+    assert run(["cluster", "info", "--uri", f"{world.zookeeper.uri()}?user=spark"]) == 0
+    with closing(open_store(f"{world.zookeeper.tls_uri('/named', 'localhost')}?{tls}&verify_host=false&auth=x509")) as store:
+        assert not store.cluster_has_changed
 
 
 # who may only read ---------------------------------------------------------------------------------------------------
@@ -216,6 +262,13 @@ def test_one_that_was_taken_before_and_is_not_any_more_ends_its_calls(
             for _ in range(2):
                 with pytest.raises(MetadataAuthError, match="sasl user 'flights'"):
                     by_text.cluster_id()
+            secret.write_text("third-3\n")  # the file is early, and then the server follows
+            zookeeper.process.kill()
+            zookeeper.process.start()
+            with pytest.raises(MetadataAuthError):
+                by_file.cluster_id()
+            secret.write_text("second-2\n")
+            assert by_file.cluster_id()
             until(lambda: any("does not take this client" in record.getMessage() for record in caplog.records), "nobody was told")
 
 
@@ -243,14 +296,19 @@ TLS_PROBLEMS: list[tuple[str, Callable[[World], tuple[str, MetadataTls | None]],
 ]
 
 
-@pytest.mark.parametrize("patient", [False, True])
-@pytest.mark.parametrize(("make", "kind", "text"), [one[1:] for one in TLS_PROBLEMS], ids=[one[0] for one in TLS_PROBLEMS])
+@pytest.mark.parametrize(
+    ("make", "kind", "text", "patient"),
+    [
+        pytest.param(*problem, patient, id=f"{name}-{patient}")
+        for name, *problem in TLS_PROBLEMS
+        for patient in (False, True)
+        if not (patient and name == "TLS there")  # without TLS, who waits for a store that starts waits the whole time
+    ],
+)
 def test_tls_that_cannot_be_agreed_on_is_told_at_once(
     world: World, make: Callable[[World], tuple[str, MetadataTls | None]], kind: type[Exception], text: str, patient: bool
 ) -> None:
     uri, tls = make(world)
-    if patient and "+tls" not in uri:
-        pytest.skip("without TLS, who waits for a store that starts waits the whole time")
     with pytest.raises(MetadataUnavailableError, match=text) as told:
         open_store(uri, tls=tls, timeout_s=600.0, patient=patient)  # the test's own time would be over long before
     assert type(told.value) is kind and not told.value.retriable
@@ -287,7 +345,7 @@ def test_too_many_clients_are_told_so_by_tls_too(world: World, tmp_path: Path) -
         tls = MetadataTls(world.ca.certificate)
         with closing(open_store(zookeeper.tls_uri(), tls=tls)), closing(open_store(zookeeper.tls_uri(), tls=tls)):
             with pytest.raises(MetadataUnavailableError, match="maxClientCnxns"):
-                open_store(zookeeper.tls_uri(), tls=tls, timeout_s=3.0)
+                open_store(zookeeper.tls_uri(), tls=tls, timeout_s=1.5)
 
 
 # what is wrong before anything is asked ------------------------------------------------------------------------------
@@ -307,6 +365,10 @@ def test_too_many_clients_are_told_so_by_tls_too(world: World, tmp_path: Path) -
         (lambda: open_store("zk://h/l", tls=MetadataTls()), "write zk\\+tls://"),
         (lambda: open_store("zk+tls://h/l", auth=ZooKeeperAuth("x509")), "needs the client certificate"),
         (lambda: open_store("memory://h", auth=ZooKeeperAuth("digest", "a", "b")), "takes neither credentials nor TLS"),
+        (lambda: open_store("zk://h/l?user=a&password_file=/x", auth=ZooKeeperAuth("digest", "a", "b")), "not in both"),
+        (lambda: open_store("zk://h/l?ca_file=/x"), "write zk\\+tls://"),
+        (lambda: open_store("zk+tls://h/l?verify_host=no"), "verify_host must be true or false"),
+        (lambda: open_store("zk://h/l?auth=kerberos&user=a"), "scheme must be one of"),
         (lambda: open_store("zk+tls+tree://h/l"), "no metadata store is known"),
         (
             lambda: open_store("zk+tls://h/l", tls=MetadataTls("/absent.pem")),
@@ -317,6 +379,13 @@ def test_too_many_clients_are_told_so_by_tls_too(world: World, tmp_path: Path) -
 def test_what_can_never_work_is_told_before_anything_is_asked(make: Callable[[], Any], text: str) -> None:
     with pytest.raises(InvalidArgumentError, match=text):
         make()
+
+
+@pytest.mark.parametrize("uri", ["zk://ann:moss-3310@h:2181/ledgers", "zk://h/ledgers?user=ann&password=moss-3310"])
+def test_a_password_in_a_uri_is_refused_and_not_repeated(uri: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="password_file=PATH") as told:
+        open_store(uri)
+    assert "moss" not in str(told.value)
 
 
 def test_secrets_are_in_no_repr_and_files_of_them_in_no_pickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

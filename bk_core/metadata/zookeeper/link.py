@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from threading import RLock
 from typing import Any
 
 from kazoo import exceptions as kazoo_errors
@@ -129,6 +130,8 @@ class Link:
         self.home = Home()
         self._auth = auth
         self._tls = tls
+        self._shown = b""  # the password, at the last attempt to connect
+        self._reviving = RLock()
         self._trouble: BkError | None = None  # with a secret, at the last attempt to connect
         if tls is not None:
             tls.context()
@@ -261,9 +264,23 @@ class Link:
             self._condition.wait_for(lambda: self.connected or self._closed or self._refused, max(0.0, deadline - time.monotonic()))
             if self._closed:
                 raise ClientClosedError(CLIENT_CLOSED)
-            if self._refused:
-                raise self._not_taken()
-            return self.connected
+            refused = self._refused
+        if refused and not self._revived():
+            raise self._not_taken()
+        return self._is_connected_by(deadline) if refused else self.connected
+
+    def _revived(self) -> bool:
+        """Begin anew if there is another secret than the one that was refused, which a function or a file may give. Returns False if there
+        is none."""
+        auth = self._auth
+        with self._reviving:
+            if not self._refused:  # another thread was faster
+                return True
+            if auth is None or not callable(auth.password) or revealed("password", auth.password) == self._shown:
+                return False
+            self._refused = False
+            self._speaker.call(self.client.start_async).result(STOP_S)  # it ends what is left of the time before
+        return True
 
     def _tell_of_wait(self) -> None:
         """Tell once of a silence, however many wait in it."""
@@ -298,7 +315,8 @@ class Link:
         if auth is None or auth.scheme != "sasl":
             return None
         check_sasl()
-        return {"mechanism": "DIGEST-MD5", "username": auth.user, "password": revealed("password", auth.password).decode()}
+        self._shown = revealed("password", auth.password)
+        return {"mechanism": "DIGEST-MD5", "username": auth.user, "password": self._shown.decode()}
 
     def _auth_data(self) -> set[tuple[str, str]]:
         auth = self._auth
