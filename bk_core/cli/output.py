@@ -6,10 +6,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
+from click.core import ParameterSource
 from rich import table as rich_table
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
@@ -19,6 +21,7 @@ from bk_core.cli.terminal import inner, safe_json
 from bk_core.display.table import Table
 from bk_core.display.words import cell, safe
 from bk_core.errors import InvalidArgumentError
+from bk_core.secrets import SecretFile
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
@@ -41,8 +44,21 @@ def cluster_options(command: _Command) -> _Command:
 
 
 def password_option(command: _Command) -> _Command:
-    """Adds --password; the variable keeps it out of the list of processes."""
-    return click.option("--password", envvar=PASSWORD_VARIABLE, default="", show_envvar=True, help="Password of the ledger.")(command)
+    """Adds --password and --password-file; the file and the variable keep it out of the list of processes."""
+
+    @wraps(command)
+    def call(*args: Any, password: str, password_file: str | None, **options: Any) -> Any:
+        if password_file is not None:
+            if click.get_current_context().get_parameter_source("password") is ParameterSource.COMMANDLINE:
+                raise click.UsageError("--password and --password-file exclude each other")
+            password = SecretFile(password_file)().decode()
+        return command(*args, password=password, **options)
+
+    wrapped = cast(_Command, call)
+    wrapped = click.option("--password-file", type=click.Path(dir_okay=False), help="File with that password; goes before the variable.")(
+        wrapped
+    )
+    return click.option("--password", envvar=PASSWORD_VARIABLE, default="", show_envvar=True, help="Password of the ledger.")(wrapped)
 
 
 def access_options(command: _Command) -> _Command:

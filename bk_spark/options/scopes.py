@@ -13,7 +13,12 @@ BEGINNINGS = frozenset(
 PLACES = BEGINNINGS | ENDINGS
 """The options that are places in logs."""
 _ALWAYS = frozenset({"uri", "protocol", "metadata", "columns", "pushdown"})
-_ROWS = WHICH_LEDGERS | PLACES | _ALWAYS | {"password", "open_ledgers", "fail_on_data_loss", "include_metadata", "include_headers"}
+_ROWS = (
+    WHICH_LEDGERS
+    | PLACES
+    | _ALWAYS
+    | {"password", "password_file", "open_ledgers", "fail_on_data_loss", "include_metadata", "include_headers"}
+)
 BATCH_OPTIONS = _ROWS | {"max_bytes_per_partition", "max_records_per_partition", "min_partitions", "max_bytes_per_entry"}
 """The options that have an effect on a batch read of rows."""
 BATCH_ONLY = ENDINGS | {"ledgers", "metadata", "pushdown"}
@@ -23,15 +28,15 @@ STREAM_OPTIONS = BATCH_OPTIONS | _TRIGGERS | {"reader_name", "fail_on_new_column
 """The options that have an effect on a stream, and those of BATCH_ONLY."""
 STREAMED = STREAM_OPTIONS - BATCH_ONLY
 TABLE_OPTIONS: Mapping[str, frozenset[str]] = {
-    "ledgers": _ALWAYS | WHICH_LEDGERS | {"open_ledgers", "password"},
+    "ledgers": _ALWAYS | WHICH_LEDGERS | {"open_ledgers", "password", "password_file"},
     "fragments": _ALWAYS | WHICH_LEDGERS,
     "bookies": _ALWAYS,
     "logs": _ALWAYS | WHICH_LOGS,
     "segments": _ALWAYS | WHICH_LOGS,
-    "entries": _ALWAYS | WHICH_LEDGERS | PLACES | {"open_ledgers", "password", "fail_on_data_loss", "min_partitions"},
+    "entries": _ALWAYS | WHICH_LEDGERS | PLACES | {"open_ledgers", "password", "password_file", "fail_on_data_loss", "min_partitions"},
 }
 """The options that have an effect on each metadata table."""
-_LEDGERS = {"ensemble_size", "write_quorum_size", "ack_quorum_size", "digest_type", "password", "guaranteed_write_quorum"}
+_LEDGERS = {"ensemble_size", "write_quorum_size", "ack_quorum_size", "digest_type", "password", "password_file", "guaranteed_write_quorum"}
 _PACKING = {"entry_format", "entry_size", "compression", "max_bytes_per_entry"}
 _ROLLS = {"roll_max_bytes", "roll_max_entries", "roll_max_time_ms", "max_open_ledgers", "max_in_flight_bytes"}
 _COMMITS = {"create_logs", "merge_schema", "overwrite_schema", "take_over", "exactly_once"}

@@ -13,6 +13,7 @@ from typing import Any
 from bk_core.config import WireProtocol
 from bk_core.errors import InvalidArgumentError
 from bk_core.protocol.log.segments import EntryFormat
+from bk_core.secrets import SecretFile
 from bk_spark.options.grammar import (
     Offsets,
     one_of,
@@ -111,6 +112,15 @@ OPTIONS: tuple[Option, ...] = (
         b"",
         "Password of the ledgers; a log has one, and a write with another is refused. Never shown.",
         shown_default="empty",
+    ),
+    Option(
+        "passwordFile",
+        "password_file",
+        parse_text,
+        None,
+        "File with that password. Driver and executors read it, each on its own host, whenever they need it: the password is in no plan.",
+        (),
+        "none",
     ),
     Option(
         "startingOffsets",
@@ -406,6 +416,7 @@ class Options:
     ack_quorum_size: int = 2
     digest_type: str = "CRC32C"
     password: bytes = field(default=b"", repr=False)
+    password_file: str | None = None
     starting_offsets: Offsets | None = None
     starting_timestamp: int | None = None
     starting_offsets_by_timestamp: tuple[tuple[str, int], ...] | None = None
@@ -446,6 +457,11 @@ class Options:
     txn_app_id: str | None = None
     txn_version: int | None = None
     given: frozenset[str] = field(default=frozenset(), repr=False)  # fields that were set, not defaulted
+
+    @property
+    def secret(self) -> bytes:
+        """The password of the ledgers, which may be in a file of this host. Raises SecretUnavailableError."""
+        return self.password if self.password_file is None else SecretFile(self.password_file)()
 
     @property
     def names_logs(self) -> bool:
@@ -507,6 +523,8 @@ def _check_together(values: Mapping[str, Any]) -> None:
     named = [option.name for option in OPTIONS if option.field in ("log", "logs", "log_pattern", "ledgers") and values.get(option.field)]
     if len(named) > 1:
         raise InvalidArgumentError(f"options {' and '.join(named)} exclude each other")
+    if "password" in values and "password_file" in values:
+        raise InvalidArgumentError("options password and passwordFile exclude each other")
     if (values.get("txn_app_id") is None) != (values.get("txn_version") is None):
         raise InvalidArgumentError("options txnAppId and txnVersion belong together")
     least, most = values.get("min_rows_per_trigger"), values.get("max_rows_per_trigger")

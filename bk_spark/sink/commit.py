@@ -134,7 +134,7 @@ class _LogCommit:
             for ledger_id in {i for part in self._parts for i in part.closed} & listed:
                 forget_intent(self._client, self.log, ledger_id)  # it is closed and listed, so nobody needs to look after it
             condemned = [i for i in self._freed if i in self._listed.condemned]  # by the change that was applied, not by one that lost
-            delete_condemned(self._client, self.log, condemned, self._options.password, self._listed.adopted)
+            delete_condemned(self._client, self.log, condemned, self._options.secret, self._listed.adopted)
             sweep(self._client, self._options, self.log, self._batch.owner)
         except BkError as error:
             _log.warning("BK-SINK-TIDY left for the next janitor: %s", error, extra={"context": {"log": self.log}})
@@ -181,7 +181,7 @@ class _LogCommit:
 
     def _closed_live(self, listed: LedgerList) -> LedgerList:
         """Fence and recover the ledgers of an exclusive writer, and list what they hold (``takeOver``, LOG-1 (2))."""
-        password = self._options.password
+        password = self._options.secret
         for segment in listed.live_segments:
             try:
                 with recover_own(self._client, self.log, listed.log_id, segment.ledger_id, password, listed.adopted) as ended:
@@ -266,6 +266,4 @@ def _is_committed(client: Any, log: str, batch: Batch) -> bool:
 def _delete_ledgers_of(client: Any, options: Options, log: str, batch: Batch) -> Sequence[int]:
     mine = [i.ledger_id for i in intents_of(client, log).values() if i.query_id == batch.owner and i.purpose == DATA]
     claimed = [ledger_id for ledger_id in mine if claim(client, log, ledger_id, batch.owner)]
-    return delete_unlisted(
-        client, log, claimed, options.password, lambda listed: batch.mark is not None and listed.is_committed(*batch.mark)
-    )
+    return delete_unlisted(client, log, claimed, options.secret, lambda listed: batch.mark is not None and listed.is_committed(*batch.mark))

@@ -172,7 +172,7 @@ class TaskLedgers:
     def _ledger(self, log: str, log_id: str, properties: LogProperties) -> DataLedger:
         p, o = properties, self._options
         quorums = (p.ensemble_size, p.write_quorum_size, p.ack_quorum_size, p.digest_type, p.guaranteed)
-        key = (o.uri, o.protocol, log, log_id, o.password, quorums)
+        key = (o.uri, o.protocol, log, log_id, o.secret, quorums)
         if key not in self._begun:
             self._begun.add(key)
             for other in [kept for kept in _kept.values() if kept.key[:3] == key[:3] and kept.key[3] != log_id]:
@@ -208,7 +208,7 @@ class TaskLedgers:
         while True:
             custom = {"application": b"bk_spark"}
             handle = create_intended(
-                self._client, log, p, log_id=key[3], query_id=self._owner, password=self._options.password, custom=custom
+                self._client, log, p, log_id=key[3], query_id=self._owner, password=self._options.secret, custom=custom
             )
             if still_usable(self._client, log, handle.ledger_id, self._owner):
                 break

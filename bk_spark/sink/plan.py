@@ -76,7 +76,7 @@ def check_fixed(options: Options, log: str, properties: LogProperties) -> None:
 def check_own_password(client: Any, options: Options, log: str, listed: LedgerList) -> None:
     """Raise WrongPasswordError for another password than the log is written with (GRD-6)."""
     try:
-        check_password(client, log, listed, options.password)
+        check_password(client, log, listed, options.secret)
     except WrongPasswordError as error:
         raise error.retold(f"option password does not fit: {error.args[0]}") from error.__cause__
 

@@ -26,7 +26,7 @@ def sweep(client: Any, options: Options, log: str, owner: str) -> None:
     key, now = (os.getpid(), options.uri, log), time.monotonic()
     if now - _last.get(key, -PAUSE_S) >= PAUSE_S:
         _last[key] = now
-        gc_quietly(client, log, password=options.password, query_id=owner)
+        gc_quietly(client, log, password=options.secret, query_id=owner)
 
 
 def delete_unlisted(

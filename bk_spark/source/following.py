@@ -231,7 +231,7 @@ class FollowedLog:
             return self._recovered[ledger_id]
         tail = self._tails.get(ledger_id)
         if tail is None:
-            tail = self._tails[ledger_id] = retried(lambda: LiveTail(self._client, ledger_id, self._options.password))
+            tail = self._tails[ledger_id] = retried(lambda: LiveTail(self._client, ledger_id, self._options.secret))
         return tail.look(fresh)
 
     def _recover(self, ledger_id: int) -> Any:
@@ -239,7 +239,7 @@ class FollowedLog:
         (OWN-6)."""
         assert self._view is not None
         listed = self._view.listed
-        return recover_own(self._client, self.name, listed.log_id, ledger_id, self._options.password, listed.adopted)
+        return recover_own(self._client, self.name, listed.log_id, ledger_id, self._options.secret, listed.adopted)
 
     def _closed_end(self, ledger_id: int, fresh: bool) -> LiveEnd | None:
         """Return the end of a ledger that is CLOSED although the list calls it live, because its writer died and somebody recovered it.

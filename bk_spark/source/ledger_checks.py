@@ -20,8 +20,8 @@ def check_password(known: Known, options: Options, ranges: Iterable[EntryRange])
     for ledger_id, log in {r.ledger_id: r.log for r in ranges}.items():
         stored = known.ledgers.get(ledger_id)
         wanted = None if stored is None else facts_of(stored).password
-        if wanted is not None and not is_same(wanted, options.password):
-            raise WrongPasswordError(_wrong_password(ledger_id, log, bool(wanted), bool(options.password)), ledger=ledger_id)
+        if wanted is not None and not is_same(wanted, options.secret):
+            raise WrongPasswordError(_wrong_password(ledger_id, log, bool(wanted), bool(options.secret)), ledger=ledger_id)
 
 
 def _wrong_password(ledger_id: int, log: str | None, has_one: bool, given: bool) -> str:

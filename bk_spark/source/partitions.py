@@ -118,7 +118,7 @@ def _runs(options: Options, partition: BookKeeperPartition) -> Iterator[tuple[En
     # reads a hundred of them ahead, in vain if their next reader asks another bookie.
     reads = replace(client.config.reads, rotation=partition.rotation, spread=False)
     told = {} if known is None else known.ledgers
-    return RangeReader(client, options.password, reads, told, options.fail_on_data_loss, lambda _: _AGAIN).runs(partition.ranges)
+    return RangeReader(client, options.secret, reads, told, options.fail_on_data_loss, lambda _: _AGAIN).runs(partition.ranges)
 
 
 # --- ledgers --------------------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def fragment_boundaries(known: Known) -> Boundaries:
 
 def ledger_end(client: Any, options: Options, ledger_id: int) -> LedgerEnd | None:
     """Return the end of a ledger by ``openLedgers`` (``end_of``)."""
-    return end_of(client, ledger_id, options.password, options.open_ledgers)
+    return end_of(client, ledger_id, options.secret, options.open_ledgers)
 
 
 def warn_of_open(client: Any, options: Options, ledger_ids: Sequence[int], log: str | None = None) -> None:
@@ -147,7 +147,7 @@ def warn_of_open(client: Any, options: Options, ledger_ids: Sequence[int], log: 
     counts: list[str] = []
     with suppress(BkError):  # the warning that they are left out comes in any case
         for ledger_id in ledger_ids[:OPEN_ASKED_MAX]:
-            with client.open_ledger(ledger_id, password=options.password) as ledger:
+            with client.open_ledger(ledger_id, password=options.secret) as ledger:
                 counts.append(f"ledger {ledger_id} with {int(ledger.last_add_confirmed) + 1} entries confirmed so far")
     told = counts + [f"ledger {ledger_id}" for ledger_id in ledger_ids[len(counts) : OPEN_ASKED_MAX]]
     more = len(ledger_ids) - len(told)

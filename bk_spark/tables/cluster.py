@@ -126,7 +126,7 @@ def _last_add_confirmed(client: Any, options: Options, ledger_id: int) -> int | 
     """Return the LAC, or None where the bookies or the password do not allow to know it, because one bad ledger must not spoil a table of
     all."""
     try:
-        with client.open_ledger(ledger_id, password=options.password) as handle:
+        with client.open_ledger(ledger_id, password=options.secret) as handle:
             return int(handle.last_add_confirmed)
     except BkError:
         return None

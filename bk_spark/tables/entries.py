@@ -69,7 +69,7 @@ def _plan(client: Any, options: Options, bounds: Bounds) -> list[tuple[EntriesOf
 def _rows(client: Any, options: Options, unit: tuple[EntriesOf, ...], columns: Collection[str]) -> Iterator[Row]:
     for part in unit:
         try:
-            handle = client.open_ledger(part.ledger_id, password=options.password)
+            handle = client.open_ledger(part.ledger_id, password=options.secret)
         except NoSuchLedgerError:
             continue
         with handle as ledger:

@@ -34,6 +34,10 @@ OPTION_TESTS: dict[str, tuple[str, ...]] = {
     "ackQuorumSize": (f"{LEDGERS}::test_guaranteed_ledgers_and_other_properties",),
     "digestType": (f"{LEDGERS}::test_guaranteed_ledgers_and_other_properties",),
     "password": (f"{LEDGERS}::test_the_password_is_the_ledgers", f"{STREAM_READER}::test_a_password_opens_what_is_followed"),
+    "passwordFile": (
+        f"{LEDGERS}::test_a_password_in_a_file_is_the_ledgers_and_in_no_pickle",
+        f"{STREAM_READER}::test_a_password_in_a_file_opens_what_is_followed",
+    ),
     "startingOffsets": (f"{STREAM_READER}::test_offsets_by_position_and_ledger", f"{EFFECTS}::test_where_a_batch_read_begins_and_ends"),
     "startingTimestamp": (f"{STREAM_READER}::test_offsets_by_time", f"{EFFECTS}::test_where_a_batch_read_begins_and_ends"),
     "startingOffsetsByTimestamp": (f"{STREAM_READER}::test_offsets_by_time", f"{EFFECTS}::test_where_a_batch_read_begins_and_ends"),

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -533,6 +534,15 @@ def test_a_password_opens_what_is_followed(client: Any, log: str, stream: Callab
         assert stream(openLedgers="lac", password="sesame").drain()[0][:1] == [0]
         with pytest.raises(WrongPasswordError):
             stream(openLedgers="lac").drain()
+
+
+def test_a_password_in_a_file_opens_what_is_followed(client: Any, log: str, stream: Callable[..., Stream], tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("sesame\n")
+    with writing(client, log, password=b"sesame") as writer:
+        writer.append(b"0")
+        writer.append(b"1")
+        assert stream(openLedgers="lac", passwordFile=str(file)).drain()[0][:1] == [0]
 
 
 # --- freshness, retries, lag ---------------------------------------------------------------------------------------------

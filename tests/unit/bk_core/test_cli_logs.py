@@ -411,6 +411,21 @@ def test_a_log_with_a_password_is_no_problem_of_the_others(bk: Bk, client: bk_co
     assert bk.json("check", "shut", "--password", "p")[0]["good"]
 
 
+def test_a_password_may_stand_in_a_file(bk: Bk, client: bk_core.BookKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes before the variable, and not beside the option."""
+    create_log(client, "shut", LogProperties(entry_format="raw"))
+    with LogWriter.open(client, "shut", password=b"p") as writer:
+        writer.append(b"x")
+    file = tmp_path / "password"
+    file.write_text("p\n")
+    monkeypatch.setenv("BOOKKEEPER_LEDGER_PASSWORD", "another")
+    assert bk.json("check", "shut", "--password-file", str(file))[0]["good"]
+    bk("check", "shut", "--password-file", str(file), "--password", "p", status=2)
+    assert "exclude each other" in bk.err
+    bk("check", "shut", "--password-file", str(tmp_path / "absent"), status=1)
+    assert "BK-SECRET" in bk.err
+
+
 def test_one_bad_list_hides_no_other_log(bk: Bk) -> None:
     bk("create", "good", "--entry-format", "raw")
     store = open_store(bk.uri)

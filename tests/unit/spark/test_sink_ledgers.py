@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from bk_core.client.log.lists import list_logs
 from bk_core.errors import (
     InvalidArgumentError,
     LogError,
+    SecretUnavailableError,
     WrongPasswordError,
 )
 from bk_core.protocol.ledger.metadata import GWQ_MARK, LedgerState
@@ -147,6 +150,23 @@ def test_the_password_is_the_ledgers(world: Any) -> None:
     with pytest.raises(WrongPasswordError):
         world.client.open_ledger(ledger)
     world.client.open_ledger(ledger, password=b"secret").close()
+
+
+def test_a_password_in_a_file_is_the_ledgers_and_in_no_pickle(world: Any, tmp_path: Path) -> None:
+    """The file is read in each process and again at each use."""
+    file = tmp_path / "password"
+    file.write_text("reed-6021\n")
+    writer = world.writer(log="a", passwordFile=str(file))
+    assert b"reed-6021" not in pickle.dumps(writer)
+    world.write([1], log="a", passwordFile=str(file))
+    world.write([2], log="a", password="reed-6021")
+    assert world.rows_of("a", b"reed-6021") == [1, 2]
+    file.write_text("other-6021")
+    with pytest.raises(WrongPasswordError, match="option password does not fit"):
+        world.writer(log="a", passwordFile=str(file))
+    file.unlink()
+    with pytest.raises(SecretUnavailableError, match="cannot be read: No such file"):
+        world.writer(log="a", passwordFile=str(file))
 
 
 def test_another_password_is_refused_before_a_row_is_written(world: Any) -> None:
