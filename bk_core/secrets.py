@@ -31,13 +31,14 @@ class SecretFile:
         try:
             with open(self.path, "rb") as file:
                 found = file.read(SECRET_MAX + 1)
-        except OSError as error:
-            raise SecretUnavailableError(f"the secret file {self.path} cannot be read: {error.strerror or type(error).__name__}") from None
+        except (OSError, ValueError) as error:  # a path with a NUL is a ValueError
+            reason = getattr(error, "strerror", None) or type(error).__name__
+            raise SecretUnavailableError(f"the secret file {self.path!r} cannot be read: {reason}") from None
         if len(found) > SECRET_MAX:
-            raise SecretUnavailableError(f"the secret file {self.path} has more than {SECRET_MAX} bytes: this is no secret")
+            raise SecretUnavailableError(f"the secret file {self.path!r} has more than {SECRET_MAX} bytes: this is no secret")
         found = found.removesuffix(b"\n").removesuffix(b"\r")
         if not found:
-            raise SecretUnavailableError(f"the secret file {self.path} is empty")
+            raise SecretUnavailableError(f"the secret file {self.path!r} is empty")
         return found
 
 
@@ -70,3 +71,13 @@ def revealed(name: str, secret: Secret) -> bytes:
     if not isinstance(found, str | bytes):
         raise ArgumentTypeError(f"the function {name} must return text or bytes, not {type(found).__name__}")
     return found.encode() if isinstance(found, str) else found
+
+
+def text_of(name: str, secret: Secret) -> str:
+    """Return a secret as text, for what takes no bytes. Raises what ``revealed`` does, and SecretUnavailableError for bytes that are not
+    UTF-8, which the message does not show."""
+    try:
+        return revealed(name, secret).decode()
+    except UnicodeDecodeError:
+        where = f" ({secret})" if isinstance(secret, SecretFile | SecretVariable) else ""
+        raise SecretUnavailableError(f"{name}{where} is not UTF-8 text, and nothing else is taken here") from None

@@ -149,8 +149,8 @@ def recover_ledger(ledger_id: int, password: str, digest: str | None, uri: str, 
 def remove_ledgers(ledger_ids: tuple[int, ...], yes: bool, even_if_listed: bool, uri: str, protocol: str, as_json: bool) -> None:
     """Delete ledgers with their data. Bookies free the space when they next collect garbage. One that a log lists is refused."""
     with connected(uri, protocol) as client:
-        for ledger_id in ledger_ids:
-            metadata = client.ledger_metadata(ledger_id)  # a mistyped id is an error here, though deleting twice is none
+        found = {one: client.ledger_metadata(one) for one in ledger_ids}  # a mistyped id is an error before anything is deleted
+        for ledger_id, metadata in found.items():
             if not yes:
                 question = f"delete ledger {ledger_id} ({metadata.state.name}, last entry {metadata.last_entry_id})?"
                 click.confirm(question, abort=True, err=True)

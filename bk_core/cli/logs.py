@@ -282,8 +282,8 @@ def remove(names: tuple[str, ...], yes: bool, password: str, uri: str, protocol:
     from bk_core.client.log.janitor import delete_log
 
     with connected(uri, protocol) as client:
-        for name in names:
-            summary = _summary(name, read_log(client, name))
+        found = {name: _summary(name, read_log(client, name)) for name in names}  # a mistyped name is an error before anything is deleted
+        for name, summary in found.items():
             if not yes:
                 live = ", being written" if summary["live"] else ""
                 question = f"delete log {name} ({counted(summary['segments'], 'segment')}, {counted(summary['rows'], 'row')}{live})?"

@@ -21,7 +21,7 @@ from bk_core.cli.terminal import inner, safe_json
 from bk_core.display.table import Table
 from bk_core.display.words import cell, safe
 from bk_core.errors import InvalidArgumentError
-from bk_core.secrets import SecretFile
+from bk_core.secrets import SecretFile, text_of
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
@@ -51,7 +51,7 @@ def password_option(command: _Command) -> _Command:
         if password_file is not None:
             if click.get_current_context().get_parameter_source("password") is ParameterSource.COMMANDLINE:
                 raise click.UsageError("--password and --password-file exclude each other")
-            password = SecretFile(password_file)().decode()
+            password = text_of("the password", SecretFile(password_file))
         return command(*args, password=password, **options)
 
     wrapped = cast(_Command, call)

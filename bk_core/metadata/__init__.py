@@ -64,6 +64,18 @@ def open_store(
     return _open_zookeeper(uri, rest, _ZK_MANAGERS[manager], by_tls, timeout_s, log_root, patient, auth, tls)
 
 
+def _options(text: str) -> dict[str, str]:
+    """Return the options of a URI by name. Raises InvalidArgumentError for one without a value, and for one that is given twice."""
+    found: dict[str, str] = {}
+    for name, value in parse_qsl(text, keep_blank_values=True):
+        if name in found:
+            raise InvalidArgumentError(f"the URI has the option {name!r} twice: leave one of them out")
+        if not value:
+            raise InvalidArgumentError(f"the option {name!r} of the URI has no value: write {name}=..., or leave it out")
+        found[name] = value
+    return found
+
+
 def _access(
     uri: str, query: Mapping[str, str], by_tls: bool, auth: ZooKeeperAuth | None, tls: MetadataTls | None
 ) -> tuple[ZooKeeperAuth | None, MetadataTls | None]:
@@ -105,7 +117,7 @@ def _open_zookeeper(
     if parts.path.endswith("/"):
         raise InvalidArgumentError(f"the ledgers root of {uri!r} ends with a slash: write {parts.path.rstrip('/')}")
     split_hosts(hosts)
-    query = dict(parse_qsl(parts.query))
+    query = _options(parts.query)
     unknown = sorted(query.keys() - set(_ZK_OPTIONS))
     if unknown or parts.fragment:
         name = (unknown or [parts.fragment])[0]

@@ -123,6 +123,8 @@ class MetadataTls:
         assert callable(load)
         try:
             load()
+        except ValueError as error:  # a path with a NUL, a password that is too long
+            raise InvalidArgumentError(f"{name} of MetadataTls, {path!r}, cannot be used: {error}") from None
         except OSError as error:  # an SSLError is one, and says of a wrong password what it says of a broken file
             reason = getattr(error, "reason", None) or error.strerror or type(error).__name__
             hint = "; see the path, that it is PEM, and the key's password" if isinstance(error, ssl.SSLError) else ""

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from bk_core.background import BackgroundLoop
-from bk_core.errors import CLIENT_CLOSED, ClientClosedError, ClusterChangedError
+from bk_core.errors import CLIENT_CLOSED, BkError, ClientClosedError, ClusterChangedError
 from bk_core.metadata.store import BookieView, MetadataStore, Versioned, Watch, changed_cluster
 from bk_core.metrics.client import MetadataCounts
 from bk_core.protocol.ledger.metadata import BookieId
@@ -35,11 +35,13 @@ class LazyStore:
         self._vouched = True
         self._changed = self._closed = False
         self._addresses: dict[BookieId, Address] = {}
-        self._on_bookies: list[Callable[[BookieView], None]] = []
+        self._on_bookies: list[_BookiesWatch] = []
         self._state = OnDemand()
         self._store: MetadataStore | None = None
         self._counts: MetadataCounts | None = None
         self._opening = threading.RLock()
+        self._failures = 0  # openings that failed so far
+        self._failure: BkError | None = None  # of the last one
         self._lock = threading.RLock()
         self._idling: BackgroundLoop | None = None  # of the session that there is
 
@@ -57,14 +59,20 @@ class LazyStore:
 
     @contextmanager
     def _used(self) -> Iterator[MetadataStore]:
-        """Yield the store itself, whose session is kept meanwhile."""
+        """Yield the store itself, whose session is kept meanwhile. A thread that waits for an opening by another gets its error if
+        it fails: if each tried again, their waits would add up."""
+        failures = self._failures
         with self._opening:
             with self._lock:
                 needed = self._state.began(time.monotonic_ns())
             try:
+                if needed and self._failure is not None and self._failures != failures:
+                    raise self._failure.retold(str(self._failure.args[0])) from self._failure.__cause__
                 if needed:
                     self._open()
-            except BaseException:
+            except BaseException as error:
+                if needed and isinstance(error, BkError):
+                    self._failures, self._failure = self._failures + 1, error
                 self._release()
                 raise
         try:
@@ -90,8 +98,8 @@ class LazyStore:
             if found != self._cluster:
                 self._changed = True
                 raise ClusterChangedError(changed_cluster(self._root, self._cluster, found))
-            for callback in self._on_bookies:
-                store.watch_bookies(callback)
+            for watched in self._on_bookies:
+                watched.begin(store)
             with self._lock:
                 if self._closed:
                     raise ClientClosedError(CLIENT_CLOSED)
@@ -142,7 +150,8 @@ class LazyStore:
 
     @property
     def cluster_has_changed(self) -> bool:
-        return self._changed or (self._store is not None and self._store.cluster_has_changed)
+        store = self._store
+        return self._changed or (store is not None and store.cluster_has_changed)
 
     def resolve(self, bookie_id: BookieId) -> Address:
         """Return the address that was told, as long as there is no session. One is opened when all replicas of an entry failed; then the
@@ -157,18 +166,26 @@ class LazyStore:
         return found
 
     def watch_bookies(self, callback: Callable[[BookieView], None]) -> Watch:
+        watched = _BookiesWatch(callback)
         with self._opening:
-            self._on_bookies.append(callback)
-            if self._store is not None:
-                self._store.watch_bookies(callback)
-        return _Forgotten(partial(self._on_bookies.remove, callback))  # the session's watch ends with the session
+            self._on_bookies = [*self._on_bookies, watched]
+            store = self._store
+            if store is not None:
+                watched.begin(store)
+        return _Forgotten(partial(self._forget, watched))
+
+    def _forget(self, watched: _BookiesWatch) -> None:
+        with self._lock:
+            self._on_bookies = [one for one in self._on_bookies if one is not watched]
+        watched.end()
 
     def count_in(self, counts: MetadataCounts) -> None:
         """Count the requests of every session that is opened from now on."""
         self._counts = counts
 
     def is_connected(self) -> bool:
-        return self._store is not None and self._store.is_connected()
+        store = self._store
+        return store is not None and store.is_connected()
 
     # --- calls that need a session ------------------------------------------------------------------------------------------
 
@@ -215,6 +232,30 @@ class LazyStore:
                 return getattr(store, name)(*args, **kwargs)
 
         return call
+
+
+class _BookiesWatch:
+    """A watch of the bookies that goes on from session to session."""
+
+    def __init__(self, callback: Callable[[BookieView], None]) -> None:
+        self._callback = callback
+        self._watch: Watch | None = None  # of the session that there is, or of the last one
+        self._over = False
+
+    def begin(self, store: MetadataStore) -> None:
+        """Watch in a new session."""
+        self._watch = store.watch_bookies(self._tell)
+        if self._over:  # it was ended meanwhile
+            self._watch.cancel()
+
+    def _tell(self, found: BookieView) -> None:
+        if not self._over:
+            self._callback(found)
+
+    def end(self) -> None:
+        self._over = True
+        if self._watch is not None:
+            self._watch.cancel()
 
 
 class _Forgotten:

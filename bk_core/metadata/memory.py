@@ -262,7 +262,7 @@ class MemoryStore:
             return
         self._closed = True
         self._underreplication.release_all()
-        for own in self._mine:
+        for own in tuple(self._mine):  # each takes itself out
             own.cancel()
         self._mine.clear()
 
@@ -330,7 +330,7 @@ class MemoryStore:
 
     def _watch(self, key: str, callback: Callable[[], None]) -> Watch:
         self._check_open()
-        watch = _MemoryWatch(self._world, key, callback)
+        watch = _MemoryWatch(self._world, self._mine, key, callback)
         with self._world.lock:
             self._world.watches.setdefault(key, []).append(watch)
             self._mine.append(watch)
@@ -338,10 +338,10 @@ class MemoryStore:
 
 
 class _MemoryWatch:
-    __slots__ = ("_callback", "_key", "_world")
+    __slots__ = ("_callback", "_key", "_of_store", "_world")
 
-    def __init__(self, world: _World, key: str, callback: Callable[[], None]) -> None:
-        self._world, self._key, self._callback = world, key, callback
+    def __init__(self, world: _World, of_store: list[_MemoryWatch | _MemoryRegistration], key: str, callback: Callable[[], None]) -> None:
+        self._world, self._of_store, self._key, self._callback = world, of_store, key, callback
 
     def fire(self) -> None:
         self._callback()
@@ -349,8 +349,9 @@ class _MemoryWatch:
     def cancel(self) -> None:
         with self._world.lock:
             watches = self._world.watches.get(self._key, [])
-            if self in watches:
-                watches.remove(self)
+            for among in (watches, self._of_store):
+                if self in among:
+                    among.remove(self)
 
 
 class _MemoryRegistration:

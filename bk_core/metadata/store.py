@@ -1,6 +1,6 @@
 """The metadata store interface: the duties of every store, with each method's errors.
 
-A store works on paths and bytes (``Node`` values) for logs and on ledgers through a ledger manager (paths.py). All calls block; the client
+A store works on paths and bytes (``Versioned``) for logs and on ledgers through a ledger manager (paths.py). All calls block; the client
 makes them on its own metadata thread. Any call may raise MetadataUnavailableError (definitely not applied, retriable). Any *write* may
 raise MetadataOutcomeUnknownError (META-12: the caller repeats the identical request until the outcome is definite).
 """

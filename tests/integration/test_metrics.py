@@ -80,6 +80,7 @@ def test_adds_and_reads_are_counted_one_by_one(cluster: LocalCluster, protocol: 
     closed = bk.metrics()  # a client that was closed tells it, too
     assert (closed - before)[f"{C}add_entry_total"] == 1000
     assert closed[f"{C}bookie_connections"] == closed[f"{C}metadata_connected"] == closed[f"{C}bookie_connection_lost_total"] == 0
+    assert closed[f"{C}metadata_outage_total"] == before[f"{C}metadata_outage_total"]  # the alert of an outage is made of it
 
 
 def test_a_killed_bookie_is_one_ensemble_change(cluster: LocalCluster) -> None:

@@ -272,6 +272,42 @@ def test_one_that_was_taken_before_and_is_not_any_more_ends_its_calls(
             until(lambda: any("does not take this client" in record.getMessage() for record in caplog.records), "nobody was told")
 
 
+@pytest.mark.parametrize("how", ["a function that raises", "a file that is no text", "a password of the key that is away"])
+def test_a_secret_that_cannot_be_had_at_one_reconnect_is_asked_for_again(world: World, tmp_path: Path, how: str) -> None:
+    secret, of_key = tmp_path / "secret", how.startswith("a password of the key")
+    right = KEY_PASSWORD if of_key else USERS["spark"]
+    secret.write_text(right)
+
+    def given() -> bytes:
+        if not secret.exists():
+            raise KeyError(right)
+        return secret.read_bytes()
+
+    file = SecretFile(str(secret))
+    uri, auth, tls = world.zookeeper.uri(), ZooKeeperAuth("sasl", "spark", given if how.startswith("a function") else file), None
+    if of_key:
+        uri, auth, tls = world.zookeeper.tls_uri(), SPARK, MetadataTls(world.ca.certificate, *world.client, key_password=file)
+    with closing(open_store(f"{uri}?session_timeout_ms=40000", auth=auth, tls=tls, timeout_s=20.0)) as opened:
+        store: Any = opened
+        if how.startswith("a file"):
+            secret.write_bytes(b"m\xf6ss")
+        else:
+            secret.unlink()
+        tries, connect = [0], _Handler.create_connection
+
+        def counted(*args: Any, **options: Any) -> Any:
+            tries[0] += 1
+            return connect(*args, **options)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(_Handler, "create_connection", counted)
+            store._link.client._connection._socket.shutdown(socket.SHUT_RDWR)
+            until(lambda: tries[0] >= 2, "there was one attempt, or none")
+        assert not store.is_connected()
+        secret.write_text(right)
+        assert store.cluster_id() and store.instance_id()
+
+
 def test_a_server_that_takes_only_sasl_says_so(tmp_path: Path) -> None:
     with SecuredZooKeeper(tmp_path / "zookeeper", settings={"sessionRequireClientSASLAuth": "true"}) as zookeeper:
         with pytest.raises(MetadataAuthError, match="takes no client that does not authenticate"):
@@ -370,6 +406,10 @@ def test_too_many_clients_are_told_so_by_tls_too(world: World, tmp_path: Path) -
         (lambda: open_store("zk+tls://h/l?verify_host=no"), "verify_host must be true or false"),
         (lambda: open_store("zk://h/l?auth=kerberos&user=a"), "scheme must be one of"),
         (lambda: open_store("zk+tls+tree://h/l"), "no metadata store is known"),
+        (lambda: open_store("zk://h/l?user=a&password_file="), "option 'password_file' of the URI has no value"),
+        (lambda: open_store("zk://h/l?chrooot"), "option 'chrooot' of the URI has no value"),
+        (lambda: open_store("zk://h/l?chroot=/a&chroot=/b"), "the option 'chroot' twice"),
+        (lambda: open_store("zk+tls://h/l", tls=MetadataTls("/a\0b")), "cannot be used: embedded null"),
         (
             lambda: open_store("zk+tls://h/l", tls=MetadataTls("/absent.pem")),
             "ca of MetadataTls, /absent.pem, cannot be used: No such file",
@@ -386,6 +426,18 @@ def test_a_password_in_a_uri_is_refused_and_not_repeated(uri: str) -> None:
     with pytest.raises(InvalidArgumentError, match="password_file=PATH") as told:
         open_store(uri)
     assert "moss" not in str(told.value)
+
+
+@pytest.mark.parametrize("scheme", ["digest", "sasl"])
+def test_a_password_that_is_no_text_is_refused_and_not_shown(scheme: Any) -> None:
+    with pytest.raises(SecretUnavailableError, match="the password of ZooKeeper is not UTF-8 text") as failed:
+        open_store("zk://127.0.0.1:1/ledgers", auth=ZooKeeperAuth(scheme, "ann", b"moss-3310\xff"))
+    assert "moss" not in repr(failed.value) + repr(failed.value.__context__ if not failed.value.__suppress_context__ else "")
+
+
+def test_a_path_that_can_be_none_is_an_error_of_the_project() -> None:
+    with pytest.raises(SecretUnavailableError, match=r"the secret file '/a\\x00b' cannot be read"):
+        SecretFile("/a\0b")()
 
 
 def test_secrets_are_in_no_repr_and_files_of_them_in_no_pickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterator, Sequence
-from threading import RLock
 from typing import Any, Protocol
 
 from bk_core.errors import (
@@ -133,7 +132,7 @@ class ClusterAtRoot:
         if found:
             nearest = sorted(found, key=lambda root: -difflib.SequenceMatcher(None, root, self._root).ratio())[:_TOLD_MAX]
             return f"{text}{before}. There is one at {' and at '.join(nearest)}: look at the path of the URI"
-        return f"{text}{before}. No other cluster was found there: look at the address, or make one with `bk local` or initnewcluster"
+        return f"{text}{before}. No other cluster was found there: look at the address, or make one with `bk local` or `bk cluster init`"
 
 
 def _text(data: bytes | None) -> str:
@@ -175,13 +174,10 @@ class LogRoot:
         self._old = old
         self._chosen = self._decided = chosen
         self._old_was_used = False
-        self._lock = RLock()
 
     def find(self, *, writing: bool = False) -> str:
-        with self._lock:
-            if self._decided is None:
-                return self._find(writing)
-            return self._decided
+        """Return the place. Several threads may look at the same time, without a lock: the node decides, and all of them find the same."""
+        return self._decided or self._find(writing)
 
     def _find(self, writing: bool) -> str:
         said = self._said()
@@ -226,10 +222,9 @@ class LogRoot:
     def elsewhere(self, name: str) -> str | None:
         """Return the old place if there is a log of this name that may be this cluster's although the cluster does not keep its
         logs there."""
-        with self._lock:
-            if self._decided != self._own or not self._nodes.exists(f"{self._old}/logs/{name}"):
-                return None
-            return None if self._claim(name, self._ledgers.cluster_id()) is Claim.FOREIGN else self._old
+        if self._decided != self._own or not self._nodes.exists(f"{self._old}/logs/{name}"):
+            return None
+        return None if self._claim(name, self._ledgers.cluster_id()) is Claim.FOREIGN else self._old
 
     def _claim(self, name: str, here: str) -> Claim:
         try:

@@ -30,6 +30,7 @@ from bk_core.errors import (
     MetadataUnavailableError,
     NodeExistsError,
     NoNodeError,
+    SecretUnavailableError,
     VersionConflictError,
 )
 from bk_core.metadata.access import MetadataTls, ZooKeeperAuth
@@ -39,7 +40,7 @@ from bk_core.metadata.zookeeper.probe import look
 from bk_core.metadata.zookeeper.sasl import check_sasl
 from bk_core.protocol.session.outage import Connection, Welcome
 from bk_core.protocol.session.reach import Found, Reach, is_at_odds, is_hopeless, told
-from bk_core.secrets import revealed
+from bk_core.secrets import revealed, text_of
 from bk_core.threads import Home, Monitor, SafeFuture, mark_own, wait_done
 
 _LOG = logging.getLogger(__name__)
@@ -291,11 +292,6 @@ class Link:
     # the identity -------------------------------------------------------------------------------------------------------
 
     @property
-    def refused(self) -> bool:
-        """True once the servers have refused the credentials; there is no other attempt."""
-        return self._refused
-
-    @property
     def identity(self) -> str:
         """The identity of this client at ZooKeeper, for messages."""
         return "which gives no credentials" if self._auth is None else str(self._auth)
@@ -315,23 +311,26 @@ class Link:
         if auth is None or auth.scheme != "sasl":
             return None
         check_sasl()
-        self._shown = revealed("password", auth.password)
-        return {"mechanism": "DIGEST-MD5", "username": auth.user, "password": self._shown.decode()}
+        password = text_of("the password of ZooKeeper", auth.password)
+        self._shown = password.encode()
+        return {"mechanism": "DIGEST-MD5", "username": auth.user, "password": password}
 
     def _auth_data(self) -> set[tuple[str, str]]:
         auth = self._auth
         if auth is None or auth.scheme != "digest":
             return set()
-        return {("digest", _Hidden(f"{auth.user}:{revealed('password', auth.password).decode()}"))}
+        return {("digest", _Hidden(f"{auth.user}:{text_of('the password of ZooKeeper', auth.password)}"))}
 
     def _prepare(self) -> None:
-        """Read the secrets anew before a connection is made. Raises OSError, which kazoo takes for a connection that failed."""
+        """Read the secrets anew before a connection is made. Raises OSError, after which kazoo tries again, as after a connection that
+        failed; any other error would end its thread for good."""
         try:
             self.client.auth_data = self._auth_data()
             self.client._connection.sasl_options = self._sasl_options()
             self._trouble = None
-        except BkError as error:
-            self._trouble = error
+        except Exception as error:  # a function of the program may raise anything, and its words may hold the secret
+            failed = f"the function of the password of ZooKeeper failed ({type(error).__name__})"
+            self._trouble = error if isinstance(error, BkError) else SecretUnavailableError(failed)
             raise OSError("a secret could not be read") from None
 
     def _watch_sasl(self) -> None:

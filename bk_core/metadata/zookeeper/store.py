@@ -401,6 +401,7 @@ class ZooKeeperStore:
         self._close(STOP_S)
 
     def _close(self, wait_s: float) -> None:
+        self._closed = True  # from here on the end of the connection is no outage
         self._keeper.close()
         self._link.close(wait_s)
         self._keeper.join()

@@ -30,7 +30,7 @@ from bk_core.client.files.nodes import data_nodes
 from bk_core.client.files.opening import log_records
 from bk_core.client.files.store import FileStore
 from bk_core.client.log.list_store import log_path
-from bk_core.errors import NoSuchLedgerError
+from bk_core.errors import LogDataLossError, NoSuchLedgerError
 from tests.faults.stores import ledgers_of
 
 RETAINED = 100  # spark.sql.streaming.minBatchesToRetain
@@ -137,6 +137,15 @@ def gone_after(number: int, state: int) -> Iterator[str]:
                 yield f"/state/0/{partition}/{oldest}.snapshot"
 
 
+def _record_sizes(client: Any, log: str) -> list[int]:
+    """Return the sizes of the records in a log whose owner may trim it meanwhile; then it is read once more."""
+    while True:
+        try:
+            return [len(record) for record, _ in log_records(client, log, b"")]
+        except LogDataLossError:
+            continue
+
+
 def look(client: Any, store: FileStore, number: int, uri: str, cluster: str) -> dict[str, Any]:
     """Count the store now: ledgers and bytes of the log and of the data, nodes of the metadata store, bytes on the disks of the bookies."""
     there = list(files_below(store, "/"))
@@ -150,7 +159,7 @@ def look(client: Any, store: FileStore, number: int, uri: str, cluster: str) -> 
         except NoSuchLedgerError:  # dropped a moment ago
             del data[ledger_id]
     logs = ledgers_of(client, store.log_name) - set(data)
-    sizes = [len(record) for record, _ in log_records(client, store.log_name, b"")]
+    sizes = _record_sizes(client, store.log_name)
     return {
         "batches": number,
         "logLedgers": len(logs),

@@ -41,3 +41,11 @@ def test_the_last_no_entries_are_none_and_nothing_lies_beyond(bk: Bk, ledgers: t
     for ledger_id in ledgers:
         assert bk("tail", str(ledger_id), "-n", "0", group="ledger") == ""
         assert "beyond" not in bk.err
+
+
+def test_a_mistyped_id_is_told_before_anything_is_deleted(bk: Bk, client: bk_core.BookKeeper, ledgers: tuple[int, int, int]) -> None:
+    ids = [str(one) for one in ledgers]
+    bk("rm", ids[0], "999", *ids[1:], "--yes", status=1, group="ledger")
+    assert set(ledgers) <= set(client.list_ledgers())
+    bk("rm", ids[0], *ids, "--yes", group="ledger")
+    assert not set(ledgers) & set(client.list_ledgers())

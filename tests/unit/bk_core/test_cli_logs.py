@@ -93,6 +93,15 @@ def test_a_log_is_made_with_its_columns(bk: Bk, client: bk_core.BookKeeper) -> N
     assert client.logs() == ["flights"]
 
 
+def test_a_mistyped_name_is_told_before_anything_is_deleted(bk: Bk, client: bk_core.BookKeeper) -> None:
+    for name in ("a", "b"):
+        bk("create", name)
+    bk("rm", "a", "typo", "b", "--yes", status=1)
+    assert list_logs(client) == ["a", "b"]
+    bk("rm", "a", "b", "a", "--yes")
+    assert list_logs(client) == []
+
+
 def test_create_show_set_ls_rm(bk: Bk, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     quorums = ["--ensemble-size", "2", "--write-quorum-size", "2", "--ack-quorum-size", "1", "--digest-type", "CRC32", "--guaranteed"]
     kept = ["--retention", "7d", "--retention-bytes", "10GiB", "--committed-retention", "2w"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -85,6 +86,16 @@ def test_the_log_root_lies_beside_the_ledgers_root() -> None:
 def test_wrong_uris(uri: str) -> None:
     with pytest.raises(InvalidArgumentError):
         open_store(uri)
+
+
+def test_a_memory_store_keeps_no_watch_that_was_cancelled() -> None:
+    store: Any = open_store("memory://watched")
+    for _ in range(10):
+        store.watch("logs/a", lambda: None).cancel()
+    kept = store.watch("logs/a", lambda: None)
+    assert store._mine == [kept]
+    store.close()
+    assert store._mine == []
 
 
 def test_memory_stores_are_shared_by_name() -> None:

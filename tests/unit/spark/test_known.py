@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pickle
 import socket
+import sys
 import threading
+import traceback
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,6 +30,7 @@ from bk_spark.schemas import arrow_schema
 from bk_spark.source.columns import raw_schema
 from bk_spark.source.known import Known, Learned
 from bk_spark.source.partitions import BookKeeperPartition, partitions_of, read_partition
+from tests.integration.patience import until
 from tests.spark_clients import close_clients
 
 SCHEMA = arrow_schema(raw_schema(None, False))
@@ -280,6 +283,61 @@ def test_what_cannot_be_opened_is_tried_again_at_the_next_call(world: World) -> 
     assert store.log_root == world.store.log_root and opened.count == 1
     store.close()
     assert opened.closed.acquire(timeout=60)
+
+
+def test_who_waits_for_an_opening_that_fails_does_not_try_again(world: World) -> None:
+    """The waits of many threads for a store that is silent would add up; each gets its error after one of them."""
+    go_on, tries, told = threading.Event(), [0], []
+    inside, count = threading.Event(), 4
+
+    def opener() -> Any:
+        tries[0] += 1
+        inside.set()
+        assert go_on.wait(60)
+        raise MetadataUnavailableError("silent")
+
+    store = LazyStore(opener, world.store.cluster_id(), world.uri)
+
+    def ask() -> None:
+        try:
+            store.instance_id()
+        except MetadataUnavailableError as error:
+            told.append(str(error))
+
+    threads = [threading.Thread(target=ask) for _ in range(count)]
+    threads[0].start()
+    assert inside.wait(60)
+    for one in threads[1:]:
+        one.start()
+    until(lambda: all(any("_used" in frame for frame in frames_of(one)) for one in threads[1:]), "they wait")
+    go_on.set()
+    for one in threads:
+        one.join(60)
+    assert tries == [1] and len(told) == count and all("silent" in one for one in told)
+    with pytest.raises(MetadataUnavailableError):
+        store.instance_id()
+    assert tries == [2]  # a later call does
+    store.close()
+
+
+def frames_of(thread: threading.Thread) -> list[str]:
+    frame = sys._current_frames().get(thread.ident or 0)
+    return [] if frame is None else [one.name for one in traceback.extract_stack(frame)]
+
+
+def test_a_watch_of_bookies_ends_within_a_session(world: World) -> None:
+    opened = Opened(world.uri)
+    store, views = LazyStore(opened, world.store.cluster_id(), world.uri), []
+    before = len(world.store._world.watches.get("bookies", []))
+    watching = store.watch_bookies(views.append)
+    assert store.instance_id()
+    store.watch_ledger(world.ledger().ledger_id, lambda: None)  # keeps the session
+    count = len(views)
+    watching.cancel()
+    watching.cancel()
+    world.bookies[0].close()
+    assert len(views) == count >= 1 and len(world.store._world.watches.get("bookies", [])) == before
+    store.close()
 
 
 def test_all_of_the_store_is_there() -> None:
