@@ -589,7 +589,9 @@ class BookKeeper(LooksInside, StaysHere):
         return True
 
     def close(self) -> None:
-        """Idempotent. Ledgers being written stay OPEN; close their handles first.
+        """End the connections. Idempotent. Ledgers being written stay OPEN, also those of logs: close their handles and writers first.
+        Otherwise somebody must recover such a ledger (the next writer of its log does) before its last acknowledged entries can surely be
+        read.
 
         Does nothing while the interpreter is being taken down, nor in a forked child. On a thread of the client's own, where Python may run
         a ``__del__``, it is done beside.

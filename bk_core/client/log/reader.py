@@ -187,6 +187,9 @@ class LogReader(StaysHere):
     def read(self) -> Iterator[LogEntries]:
         """Yield everything there is now: closed ranges, then a live segment up to its LAC. Call it again for more.
 
+        An acknowledged entry of a live segment is confirmed, and so readable, with the entry after it, or by the writer a moment later
+        (``limits.explicit_lac_ns``, a fifth of a second by default); once the writer is closed everything is.
+
         Raises LogDataLossError if the log was recreated or trimmed behind the position (LOG-13), if a ledger that it lists does not exist,
         and, after the entries that are there, if a ledger was closed below what the list says.
         """

@@ -12,6 +12,7 @@ roll that drains, or a ledger that is being recovered.
 
 from __future__ import annotations
 
+import logging
 import time
 import warnings
 from _thread import allocate_lock
@@ -40,6 +41,7 @@ __all__ = ["LogSpan", "LogWriter"]
 OUTSTANDING_BYTES_MAX = 32 << 20
 TIDY_S = 5.0
 _OTHERWISE = object()  # the outcome of a roll when another one is or was under way
+_log = logging.getLogger("bk_core.client.log")
 
 
 class LogWriter(Leadership):
@@ -420,7 +422,10 @@ class LogWriter(Leadership):
             self._lock.until(lambda: self._stopped, self._timeout_s)
 
     def _leave(self) -> None:
-        """Stop, because the client is being closed."""
+        """Stop, because the client is being closed. Who closes things in this order may think that the log was closed, too."""
+        if self._closing is None and self._machine.error is None:
+            then = f"the next writer, or `bk log release {self.name}`, closes it, and only then its last entries can surely be read"
+            _log.warning("the client was closed before the writer of log %s, so its ledger stays open: %s", self.name, then)
         self._give_up(ClientClosedError(f"the client of the writer of log {self.name!r} was closed by this program", log=self.name))
 
     def _give_up(self, error: BkError) -> None:

@@ -154,6 +154,21 @@ def test_a_writer_may_be_abandoned(client: bk_core.BookKeeper) -> None:
     assert contents(client) == [b"x", b"z"]
 
 
+@pytest.mark.parametrize("order", [("writer", "client"), ("client", "writer")])
+def test_a_writer_whose_client_is_closed_first_says_that_its_ledger_stays_open(
+    client: bk_core.BookKeeper, order: tuple[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    other = bk_core.connect(client.config.uri)
+    writer = LogWriter.open(other, "a")
+    writer.append(b"x")
+    for one in order:
+        {"writer": writer, "client": other}[one].close()
+    told = "the client was closed before the writer of log a, so its ledger stays open: the next writer, or `bk log release a`, closes it"
+    assert (told in caplog.text) is (order[0] == "client") is bool(read_ledger_list(client, "a").live_segments)
+    LogWriter.open(client, "a").close()
+    assert contents(client) == [b"x"]
+
+
 def test_callbacks_may_append_but_not_wait(client: bk_core.BookKeeper) -> None:
     seen: Future[Any] = Future()
 
