@@ -23,6 +23,7 @@ from bk_core import exit_hook as _exit_hook  # noqa: F401 - registers what ends 
 from bk_core import log_lines as _log_lines
 
 if TYPE_CHECKING:
+    __version__: str
     from bk_core import aio as aio
     from bk_core import errors as errors
     from bk_core import kernels as kernels
@@ -144,19 +145,21 @@ __all__ = ["__version__", *_MODULES, *_HOMES]  # noqa: PLE0604
 _log_lines.show_as_told()
 
 
-def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        from importlib.metadata import PackageNotFoundError, version
+if not TYPE_CHECKING:  # a type checker knows the names above, and finds others by itself
 
-        try:
-            return version("bk-spark")
-        except PackageNotFoundError:  # a source tree or a --py-files zip
-            return "0+unknown"
-    if name in _MODULES:
-        return import_module(f"bk_core.{name}")
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name == "__version__":
+            from importlib.metadata import PackageNotFoundError, version
+
+            try:
+                return version("bk-spark")
+            except PackageNotFoundError:  # a source tree or a --py-files zip
+                return "0+unknown"
+        if name in _MODULES:
+            return import_module(f"bk_core.{name}")
+        if name in _HOMES:
+            return getattr(import_module(_HOMES[name]), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bk_spark.needs import check
+
+if TYPE_CHECKING:
+    from bk_spark.accumulators import count_in_accumulators as count_in_accumulators
+    from bk_spark.checkpoint.location import checkpoint_location as checkpoint_location
+    from bk_spark.datasource import BookKeeperDataSource as BookKeeperDataSource
+    from bk_spark.query_metrics import QueryMetrics as QueryMetrics
 
 __all__ = ["BookKeeperDataSource", "QueryMetrics", "checkpoint_location", "count_in_accumulators"]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "BookKeeperDataSource":
-        check()
-        from bk_spark.datasource import BookKeeperDataSource
+if not TYPE_CHECKING:  # a type checker knows the names above, and finds others by itself
 
-        return BookKeeperDataSource
-    if name == "QueryMetrics":
-        check()
-        from bk_spark.query_metrics import QueryMetrics
+    def __getattr__(name: str) -> Any:
+        if name == "BookKeeperDataSource":
+            check()
+            from bk_spark.datasource import BookKeeperDataSource
 
-        return QueryMetrics
-    if name == "count_in_accumulators":
-        check()
-        from bk_spark.accumulators import count_in_accumulators
+            return BookKeeperDataSource
+        if name == "QueryMetrics":
+            check()
+            from bk_spark.query_metrics import QueryMetrics
 
-        return count_in_accumulators
-    if name == "checkpoint_location":
-        check()
-        from bk_spark.checkpoint.location import checkpoint_location
+            return QueryMetrics
+        if name == "count_in_accumulators":
+            check()
+            from bk_spark.accumulators import count_in_accumulators
 
-        return checkpoint_location
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            return count_in_accumulators
+        if name == "checkpoint_location":
+            check()
+            from bk_spark.checkpoint.location import checkpoint_location
+
+            return checkpoint_location
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

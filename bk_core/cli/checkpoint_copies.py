@@ -21,7 +21,8 @@ from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedCo
 from bk_core.cli.checkpoint_words import everything, in_words, store_and_path, viewed, whole_store
 from bk_core.cli.output import cluster_options, connected, password_option, progress_bar, say_json
 from bk_core.cli.statuses import terminated_in_order
-from bk_core.client.files.imports import delete_unfinished_imports, is_of_import, new_import, unfinished_imports
+from bk_core.client.files.imports import delete_unfinished_imports, forget_import, is_of_import, new_import, unfinished_imports
+from bk_core.client.files.names import store_log
 from bk_core.display.words import counted
 from bk_core.errors import (
     BkError,
@@ -315,7 +316,12 @@ def import_files(
     """
     from bk_core.client.files.upkeep import is_of_gone_import, own_for_import
 
-    store = own_for_import(client, name, password=password, create=not existed, even_if_alive=existed and even_if_alive)
+    try:
+        store = own_for_import(client, name, password=password, create=not existed, even_if_alive=existed and even_if_alive)
+    except KeyboardInterrupt:
+        perhaps = "" if existed else f". There may be an empty checkpoint of this name: `bk checkpoint gc {name}` deletes it"
+        click.echo(f"checkpoint {name}: the import was interrupted before it copied anything{perhaps}", err=True)
+        raise
     left, has_more = unfinished_imports(store)
     if has_more and not (existed and replace):
         done = _already(store, plan) if existed and not left else None  # by an import that was killed behind its last change
@@ -340,6 +346,8 @@ def import_files(
             click.echo(f"checkpoint {name}: the import was interrupted before its files took their place; nothing was changed", err=True)
         raise
     _close_done(store)
+    with suppress(BkError):  # the next owner does it as well
+        forget_import(client, store_log(name))
     return done
 
 

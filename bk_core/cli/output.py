@@ -52,6 +52,10 @@ def password_option(command: _Command) -> _Command:
             if click.get_current_context().get_parameter_source("password") is ParameterSource.COMMANDLINE:
                 raise click.UsageError("--password and --password-file exclude each other")
             password = text_of("the password", SecretFile(password_file))
+        try:
+            password.encode()
+        except UnicodeEncodeError:
+            raise click.UsageError(f"the password of --password or {PASSWORD_VARIABLE} is not UTF-8 text") from None
         return command(*args, password=password, **options)
 
     wrapped = cast(_Command, call)

@@ -54,6 +54,8 @@ def has_outputs() -> bool:
     standard error what is told there goes nowhere."""
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 -- for as long as the process runs
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull)  # noqa: SIM115 -- nobody answers a question
     if sys.stdout is None:
         told = "standard output is closed, so what bk finds cannot be told; nothing was done. > /dev/null throws it away"
         print(f"error: {told}", file=sys.stderr)

@@ -52,16 +52,25 @@ def open_store(
     by_tls = words[:1] == ["tls"]
     manager = "+".join(words[1:] if by_tls else words)
     if not separator:
-        raise InvalidArgumentError(f"{uri!r} is not the URI of a metadata store, like zk://host:2181/ledgers")
+        raise InvalidArgumentError(f"{_shown(uri)!r} is not the URI of a metadata store, like zk://host:2181/ledgers")
     if driver == "memory" and not words:
         if auth is not None or tls is not None:
-            raise InvalidArgumentError(f"{uri!r} is no ZooKeeper: it takes neither credentials nor TLS")
+            raise InvalidArgumentError(f"{_shown(uri)!r} is no ZooKeeper: it takes neither credentials nor TLS")
         if not rest:
             raise InvalidArgumentError("memory:// needs a name: all that open the same name share one store")
         return MemoryStore(rest)
     if driver != "zk" or manager not in _ZK_MANAGERS:
         raise InvalidArgumentError(f"no metadata store is known for {scheme!r}; there are zk, zk+tls, zk+<layout> and memory")
     return _open_zookeeper(uri, rest, _ZK_MANAGERS[manager], by_tls, timeout_s, log_root, patient, auth, tls)
+
+
+def _shown(uri: str) -> str:
+    """Return a URI without what stands before its hosts and behind its path, where somebody may have written a password."""
+    head, separator, rest = uri.partition("://")
+    place, mark, _ = rest.partition("?") if "?" in rest else rest.partition("#")
+    if not separator:
+        return head.rpartition("@")[2].partition("?")[0]
+    return f"{head}://{place.rpartition('@')[2]}{mark and mark + '...'}"
 
 
 def _options(text: str) -> dict[str, str]:
@@ -85,7 +94,7 @@ def _access(
         raise InvalidArgumentError("identity and certificates stand in the URI or beside it, not in both")
     auth, tls = auth or found_auth, tls or found_tls
     if tls is not None and not by_tls:
-        raise InvalidArgumentError(f"{uri!r} is without TLS, but certificates are given: write zk+tls://, or leave them out")
+        raise InvalidArgumentError(f"{_shown(uri)!r} is without TLS, but certificates are given: write zk+tls://, or leave them out")
     if auth is not None and auth.scheme == "x509" and (tls is None or tls.cert is None):
         raise InvalidArgumentError("scheme='x509' needs the client certificate of MetadataTls (cert) and a URI with zk+tls://")
     return auth, (tls or MetadataTls()) if by_tls else None
@@ -111,19 +120,21 @@ def _open_zookeeper(
         raise InvalidArgumentError("a URI has no user before its hosts: write zk://host:port/ledgers?user=NAME&password_file=PATH")
     hosts = parts.netloc.replace(";", ",").strip(",")
     if not hosts:
-        raise InvalidArgumentError(f"{uri!r} lacks hosts: zk://host:port/ledgers")
+        raise InvalidArgumentError(f"{_shown(uri)!r} lacks hosts: zk://host:port/ledgers")
     if not parts.path.strip("/"):
-        raise InvalidArgumentError(f"{uri!r} lacks the ledgers root: zk://host:port/ledgers")
+        raise InvalidArgumentError(f"{_shown(uri)!r} lacks the ledgers root: zk://host:port/ledgers")
     if parts.path.endswith("/"):
-        raise InvalidArgumentError(f"the ledgers root of {uri!r} ends with a slash: write {parts.path.rstrip('/')}")
+        raise InvalidArgumentError(f"the ledgers root of {_shown(uri)!r} ends with a slash: write {parts.path.rstrip('/')}")
     split_hosts(hosts)
     query = _options(parts.query)
     unknown = sorted(query.keys() - set(_ZK_OPTIONS))
     if unknown or parts.fragment:
         name = (unknown or [parts.fragment])[0]
         if "password" in name:
-            raise InvalidArgumentError(f"a URI never holds a password, as it does in {name!r}: name a file, password_file=PATH")
-        raise InvalidArgumentError(f"{uri!r} has an unknown option {name!r}; there are {', '.join(_ZK_OPTIONS)}")
+            raise InvalidArgumentError(
+                f"a URI never holds a password, as it does in {name.partition('=')[0]!r}: name a file, password_file=PATH"
+            )
+        raise InvalidArgumentError(f"{_shown(uri)!r} has an unknown option {name!r}; there are {', '.join(_ZK_OPTIONS)}")
     auth, tls = _access(uri, query, by_tls, auth, tls)
     if tls is not None:
         hosts = joined_hosts(hosts, secured.DEFAULT_PORT)

@@ -340,7 +340,7 @@ def _with_its_name(error: BkError, name: str) -> BkError:
 def _open(
     application: _Application, name: str, uri: str, protocol: WireProtocol, patience_s: float | None, options: dict[str, Any]
 ) -> None:
-    from bk_core.client.files.imports import delete_unfinished_imports, is_made_by_import, unfinished_imports
+    from bk_core.client.files.imports import delete_unfinished_imports, forget_import, is_made_by_import, unfinished_imports
     from bk_core.client.files.names import store_log
     from bk_core.client.files.store import FileStore
 
@@ -361,6 +361,9 @@ def _open(
             ended = "that import was killed, or ended by this driver, before it was done"
             message = f"checkpoint {name!r} has no files, {has}: {ended}. Nothing was changed"
             raise ImportUnfinishedError(message, path=left[0] if left else "/")
+        if has_more:
+            with suppress(BkError):  # it is a matter of a store that is emptied later
+                forget_import(client, store_log(name))
         if delete_unfinished_imports(store):
             done = "its files are those from before it, and what the import had written was deleted"
             log.warning("an import of the checkpoint %s was killed or fenced before it was done: %s", name, done)

@@ -21,10 +21,13 @@ ROOT = Path(__file__).resolve().parents[2]
 RIGHT = """
 from datetime import timedelta
 import bk_core
+import bk_spark
 from bk_core import LogProperties
 client = bk_core.connect("zk://h/l", ensemble_change="delayed", operation_timeout_s=60, protocol="v3")
 log = client.create_log("a", entry_format="raw", retention=timedelta(days=7), exist_ok=True)
 LogProperties(entry_format="raw")
+place: str = bk_spark.checkpoint_location(None, "x", uri="zk://h/l")
+version: str = bk_core.__version__
 log.set(retention=3600)
 log.trim(older_than=timedelta(days=7))
 client.repair_ledger(3, full=True)
@@ -54,6 +57,9 @@ WRONG = [
     "log.writer(takeover=True)",
     "log.trim(older_than='7d')",
     "log.reader(start=3)",
+    "bk_core.nonsense",
+    "bk_spark.nonsense",
+    'bk_spark.checkpoint_location(None, "x", urii="zk://h/l")',
 ]
 
 

@@ -5,8 +5,8 @@ An import writes all files into a folder of its own in the root of the store. Th
 The folder of an import that was killed stays. It is no part of the checkpoint, and the next owner of the checkpoint deletes it. A query
 does not open a checkpoint that has nothing else: it would begin anew, although the imported one says how far the query had come.
 
-An import that makes the store says so in the list of its log (protocol/log/FORMAT.md), with its process. So a store without files is known
-as one of an import that was killed before it had its folder.
+An import that makes the store says so in the list of its log (protocol/log/FORMAT.md), with its process, until it is done. So a store
+without files is known as one of an import that was killed before it had its folder.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import json
 import re
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from bk_core.client.log.intents import abandoned
 from bk_core.client.log.janitor import INTENT_AGE_S
-from bk_core.client.log.list_store import LogClient, list_if_any, log_path, now_ms, store_now_ms
+from bk_core.client.log.list_store import LogClient, change_ledger_list, list_if_any, log_path, now_ms, store_now_ms
 from bk_core.client.log.live_writers import process_of, writer_tag
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.vanished import may_be_collected
@@ -64,6 +65,16 @@ def is_made_by_import(client: LogClient, log: str) -> bool:
     """Return True if an import made the store with this log. False where there is none."""
     listed = list_if_any(client, log)
     return listed is not None and process_of(listed.extra.get(_MADE_BY)) is not None
+
+
+def forget_import(client: LogClient, log: str) -> None:
+    """Note that the import that made the store with this log is done. Where its files are deleted later, that was somebody's will."""
+
+    def change(listed: LedgerList) -> LedgerList:
+        return replace(listed, extra={name: value for name, value in listed.extra.items() if name != _MADE_BY})
+
+    if is_made_by_import(client, log):
+        change_ledger_list(client, log, change)
 
 
 def is_left_by_import(client: LogClient, log: str, listed: LedgerList) -> bool:

@@ -336,6 +336,28 @@ def test_an_import_that_is_killed_before_its_first_file_is_told_and_collected(
     assert bk("gc", "q") == "checkpoint q: 0 ledgers deleted, and the checkpoint, which had nothing else\n"
 
 
+def test_an_imported_checkpoint_that_is_emptied_is_not_taken_for_an_unfinished_import(
+    bk: Bk, client: bk_core.BookKeeper, tmp_path: Path
+) -> None:
+    bk("import", "q", small(tmp_path / "new", "new"))
+    assert not imports.is_made_by_import(client, "files.q")
+    with bk_core.own_file_store(client, "q") as store:
+        for path in [one.path for one in store.listing("/")]:
+            store.delete(path, recursive=True)
+    bk("ls", "q")
+    assert "checkpoint q has no files: a query opened it and had not begun, or put none there so far" in bk.err
+    assert bk("gc", "q") == "checkpoint q: 0 ledgers deleted\n" and file_stores(client) == ["q"]
+
+
+def test_an_interrupt_while_the_store_is_made_says_what_may_be_left(bk: Bk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def interrupted(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(upkeep, "own_for_import", interrupted)
+    bk("import", "q", small(tmp_path / "new", "new"), status=130)
+    assert "interrupted before it copied anything. There may be an empty checkpoint of this name: `bk checkpoint gc q` deletes it" in bk.err
+
+
 def failing(*_: Any) -> Any:
     raise FileStoreError("no room")
 

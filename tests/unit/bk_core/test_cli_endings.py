@@ -97,6 +97,20 @@ def test_an_output_that_is_closed_is_told_in_one_line_before_anything_is_done() 
     assert ended("2>&-", "--version") == (0, b"bk, version %b\n" % bk_core.__version__.encode(), b"")
 
 
+def test_a_question_without_standard_input_is_answered_with_no() -> None:
+    program = """
+import click, sys
+from bk_core import cli
+from bk_core.cli import commands
+@cli.commands.cli.command("asking")
+def asking(): click.confirm("delete everything?", abort=True, err=True); print("deleted")
+sys.exit(cli.run(["asking"]))
+"""
+    command = ["sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, env=ENVIRONMENT, timeout=60)
+    assert (done.returncode, done.stdout) == (1, b"") and b"Traceback" not in done.stderr
+
+
 def test_other_ends_of_a_process_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     @click.command()
     def leaving() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import bk_core.client
-from bk_core.client.files.imports import import_mark
+from bk_core.client.files.imports import import_mark, is_made_by_import
 from bk_core.client.files.store import FileStore
 from bk_core.client.log.lists import create_log
 from bk_core.errors import BkError, BlockingCallError, ImportUnfinishedError, InvalidArgumentError, NoSuchPathError, OperationTimeoutError
@@ -284,6 +284,7 @@ def test_a_checkpoint_of_an_import_that_was_killed_before_its_first_file_is_not_
     imported.put("/offsets/0", b"v1")
     monkeypatch.setattr(FileStore, "open", lambda *_, **__: imported)  # the import was run again
     assert driver.checkpoint() and list(driver.gateway.files) == ["x"]
+    assert not is_made_by_import(SimpleNamespace(store=driver.lists), "files.x")  # type: ignore[arg-type]  # it may be emptied from now on
 
 
 @pytest.mark.parametrize("when", ["connect", "open"])
