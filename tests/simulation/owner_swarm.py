@@ -183,7 +183,7 @@ class OwnerPlay:
         pauses = [(module, "back_off", lambda pause, deadline, what: pause) for module in (repeating, list_store, list_works)]
         host = (list_store, "now_ms", lambda: self.world.now // MS)
         names = (lists, "uuid", Names(random.Random(f"names of {self.world.seed}")))
-        links = (zookeeper, "Link", lambda hosts, session_timeout_s, on_connection: _made.link)
+        links = (zookeeper, "Link", lambda hosts, session_timeout_s, on_connection, **_access: _made.link)
         identity._known.clear()
         with Pretended(zero_kept, *pauses, host, names, links):
             try:

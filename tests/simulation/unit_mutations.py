@@ -103,7 +103,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "SES-11",
         "return bool(found) and all(",
         "return bool(found) and any(",
-        "test_only_what_refuses_or_is_unknown_everywhere_is_given_up_at_once",
+        "test_only_what_refuses_is_unknown_or_at_odds_about_tls_everywhere_is_given_up_at_once",
     ),
     UnitMutation(
         "LOG-19",
