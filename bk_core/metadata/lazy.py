@@ -69,10 +69,8 @@ class LazyStore:
                 if needed and self._failure is not None and self._failures != failures:
                     raise self._failure.retold(str(self._failure.args[0])) from self._failure.__cause__
                 if needed:
-                    self._open()
-            except BaseException as error:
-                if needed and isinstance(error, BkError):
-                    self._failures, self._failure = self._failures + 1, error
+                    self._try_to_open()
+            except BaseException:
                 self._release()
                 raise
         try:
@@ -86,6 +84,14 @@ class LazyStore:
     def _release(self) -> None:
         with self._lock:
             self._state.ended(time.monotonic_ns())
+
+    def _try_to_open(self) -> None:
+        """Open the session, and note a failure for those that wait. Only an attempt counts, or calls that keep coming would never try."""
+        try:
+            self._open()
+        except BkError as error:
+            self._failures, self._failure = self._failures + 1, error
+            raise
 
     def _open(self) -> None:
         if self._closed:

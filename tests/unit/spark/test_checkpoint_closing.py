@@ -240,7 +240,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
 
 
 def test_no_password_is_kept(driver: Driver) -> None:
-    """How a checkpoint was opened is known for as long as the application runs, and the same call again is told from another one."""
+    """The application remembers how a checkpoint was opened, and tells the same call again from another one."""
 
     def opened(password: str) -> str:
         return checkpoint_location(driver.session, "x", uri="zk://a/l", password=password)
