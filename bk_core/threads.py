@@ -268,7 +268,7 @@ class SafeFuture(Future[T], Generic[T]):
     """
 
     when_told: Callable[[], None] | None = None
-    """Called when somebody asks for the outcome and it is an error."""
+    """A function that is called when somebody asks for the outcome and it is an error."""
 
     def __init__(self) -> None:
         # This sets what Future.__init__ sets, in a third of its time, because one future is made for each append.

@@ -24,7 +24,7 @@ from bk_spark.needs import check
 check()
 
 TABLE_OPTIONS_KEY = "bookkeeper.options"
-"""Of the first column's metadata: the options of a catalog table (bk_spark/catalog.py)."""
+"""The key in the first column's metadata under which the options of a catalog table stand (bk_spark/catalog.py)."""
 SPARK_SCHEMA_KEY = stored_schema.SPARK_SCHEMA_KEY.encode()
 """Arrow schema metadata: Spark's JSON, present only where Arrow alone would lose something (time precision, interval fields, collation)."""
 

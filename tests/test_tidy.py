@@ -453,7 +453,10 @@ def test_docstrings_of_functions_begin_with_no_error() -> None:
 
 _ID = r"(?:[A-Z]{1,5}-I?\d+[a-z]?|[DRQ]\d{1,2})(?: \(\d\))?"
 _IDS = rf"{_ID}(?:(?:, | and |\.\.| \.\. ){_ID})*"
-CLIPPED = re.compile(r"(?:What|Which|Who|Whose|Whom|Whether|Where|How)\b")
+CLIPPED = re.compile(
+    r"(?:What|Which|Who|Whose|Whom|Whether|Where|How|Why|When|Whoever|Whatever|Those|Any thread|So many|Called|Idempotent|Seldom"
+    r"|At|Beside|Between|By|For|From|In|Not|Of|Up to (?!``)|With (?!True\b|False\b|a guaranteed\b))\b"
+)
 ID_FIRST = re.compile(rf"{_IDS}(?:[.:] |\.?$)")
 
 
@@ -465,7 +468,7 @@ def _texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def test_docstrings_begin_with_their_subject() -> None:
-    """A stranger reads "True if ..." or "The bytes that ..." once, and "Whether ..." or "What ..." twice."""
+    """A stranger reads "True if ..." or "The bytes that ..." once, and "Whether ...", "Those of ..." or "Any thread." twice."""
     found = [
         f"{path.relative_to(ROOT)}:{line}: {text.splitlines()[0]}"
         for package in ("bk_core", "bk_spark")
@@ -488,9 +491,17 @@ def test_docstrings_begin_with_words_and_end_with_rules() -> None:
     assert not found, "say what it is or does first, and the rule's id last:\n" + "\n".join(found)
 
 
-@pytest.mark.parametrize("text", ["Whether it is.", "What a bookie says.", "How it asks."])
+@pytest.mark.parametrize(
+    "text",
+    ["Whether it is.", "What a bookie says.", "How it asks.", "Why it ended.", "Those of one store.", "Any thread.", "With what is known."],
+)
 def test_clipped_docstrings_are_seen(text: str) -> None:
     assert CLIPPED.match(text)
+
+
+@pytest.mark.parametrize("text", ["With True, it waits.", "Up to ``most`` threads.", "Forget it.", "Inches of a figure.", "Bytes of it."])
+def test_docstrings_with_a_subject_are_let_be(text: str) -> None:
+    assert not CLIPPED.match(text)
 
 
 @pytest.mark.parametrize("text", ["RC-5.", "EC-4..EC-16, META-11.", "LOG-1 (2), LOG-2: the last two.", "R37: none.", "OWN-10"])

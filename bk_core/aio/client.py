@@ -169,12 +169,12 @@ class BookKeeper(StaysHere):
         await self._aside.run(partial(self._client.delete_ledger, ledger_id, even_if_listed=even_if_listed))
 
     async def list_ledgers(self) -> list[int]:
-        """Ids of all ledgers, ascending."""
+        """Return the ids of all ledgers, ascending."""
         self._check()
         return await self._aside.run(lambda: list(self._client.list_ledgers()))
 
     async def bookies(self) -> BookieView:
-        """Registered bookies, writable and read-only."""
+        """Return the registered bookies, writable and read-only."""
         self._check()
         return await self._aside.run(self._client.bookies)
 

@@ -61,10 +61,10 @@ class Folder(Protocol):
         """Raises OSError if there is no such file, or it cannot be read."""
 
     def modified_ms(self, path: str) -> int | None:
-        """When the file was written; None if it is not there."""
+        """Return when the file was written, in milliseconds since 1970; None if it is not there."""
 
     def told(self, path: str = "") -> str:
-        """The folder, or what is in it, for a message."""
+        """Return the name of the folder, or of what lies at ``path`` in it, for a message."""
 
 
 class LocalFolder:

@@ -92,7 +92,7 @@ def _say_copies(client: BookKeeper, handle: ReadHandle, bookie: str, first: int,
 
 
 def _say_end(ledger_id: int, state: LedgerState, end: int, first: int, last: int | None) -> int:
-    """Why it ends here, where that is not plain; the exit status."""
+    """Print why the output ends here, where that is not plain, and return the exit status: 1 if entries that were asked for are missing."""
     short = last is not None and last > end
     asked = first if first > end else last
     beyond = f": entry {asked} lies beyond" if (short or first > end) and (first > 0 or last is not None) else ""
@@ -106,7 +106,8 @@ def _say_end(ledger_id: int, state: LedgerState, end: int, first: int, last: int
 
 
 def _confirmed(state: LedgerState, end: int, beyond: str) -> str:
-    """Entries of a ledger without a confirmed one may well exist: only the next entry or the close tells readers of the last."""
+    """Return what is confirmed of a ledger that is not CLOSED. Where no entry is confirmed, entries may well exist: readers learn of the
+    last one only with the next, or by the close."""
     if end >= 0:
         return f" and confirmed up to entry {end} so far{beyond}"
     why = " (what was acknowledged last is confirmed with the next entry)" if state is LedgerState.OPEN else ""

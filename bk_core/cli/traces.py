@@ -11,7 +11,7 @@ from bk_core.display.table import Table
 
 @click.group()
 def trace() -> None:
-    """From a batch of a query to the bookies that hold it, and back."""
+    """Commands that lead from a batch of a query to the bookies that hold it, and back."""
 
 
 @trace.command("batch")

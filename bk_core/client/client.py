@@ -423,7 +423,7 @@ class BookKeeper(LooksInside, StaysHere):
         return recording(self._session, name, most)
 
     def list_ledgers(self) -> Iterator[int]:
-        """Ids of all ledgers, ascending."""
+        """Yield the ids of all ledgers, ascending. They are read as they are asked for."""
         return self._kept_for(self.store.list_ledgers())
 
     def _kept_for(self, items: Iterator[T]) -> Iterator[T]:
@@ -431,7 +431,7 @@ class BookKeeper(LooksInside, StaysHere):
         yield from items
 
     def bookies(self) -> BookieView:
-        """Registered bookies, writable and read-only."""
+        """Return the registered bookies, writable and read-only."""
         return self.store.bookies()
 
     # --- logs -----------------------------------------------------------------------------------------------------

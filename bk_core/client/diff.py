@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bk_core.client.client import BookKeeper
 
 DIFFERENCES_MAX = 10_000
-"""So many differences are kept; more are counted."""
+"""The number of differences that are kept. Further ones are only counted."""
 _PLACES = 16  # bytes of the two bounds of one entry
 
 

@@ -32,4 +32,5 @@ class Entering(Protocol):
 
 
 Told = Callable[[], None]
-"""Called once an append that stood in line is handed in. Any thread may call it, also one that holds a lock: it only passes the news on."""
+"""A function that is called once an append that stood in line is handed in. Any thread may call it, also one that holds a lock: it only
+passes the news on."""

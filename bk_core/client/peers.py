@@ -54,7 +54,7 @@ class Suspects:
             self._wait()
 
     def broken_since(self, since_ns: int) -> frozenset[BookieId]:
-        """Any thread."""
+        """Return the bookies whose connection broke at ``since_ns`` or later. Any thread may call it."""
         return frozenset(bookie for bookie, at_ns in tuple(self._broke_ns.items()) if at_ns >= since_ns)
 
     def probe(self) -> None:

@@ -43,7 +43,7 @@ class ZooKeeperAuth:
     """The rights on the nodes that this client creates: "open" lets everybody do everything, as Apache does by default; "creator" is for
     this identity alone, as with Apache's ``zkEnableSecurity``."""
     readers: tuple[str, ...] = ()
-    """Those who may read what this client creates, with ``acl="creator"``: ids as ZooKeeper writes them, such as "sasl:spark",
+    """The identities that may read what this client creates, with ``acl="creator"``: ids as ZooKeeper writes them, such as "sasl:spark",
     "digest:spark:<hash>" or "world:anyone". The passwords of ledgers stand in these nodes."""
 
     def __post_init__(self) -> None:

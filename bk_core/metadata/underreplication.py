@@ -254,7 +254,7 @@ class _MemoryLock:
 
 
 class NoUnderreplication(MemoryUnderreplication):
-    """For stores without such a subtree: locks exclude only this process's own repairs, nothing is ever marked."""
+    """The marks and locks of a store without such a subtree: locks exclude only this process's own repairs, and nothing is ever marked."""
 
     def __init__(self) -> None:
         super().__init__(MemoryUnderreplicationState())

@@ -13,7 +13,7 @@ from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
 
 EVENTS_MAX = 1000
 EACH_MAX = 20
-"""So many ledgers that came or went between two looks have a line each; more have one line together."""
+"""The number of ledgers that came or went between two looks up to which each has a line of its own. More have one line together."""
 KINDS = ("ledger", "ensemble", "recovery", "log", "bookie", "cluster")
 
 

@@ -48,7 +48,7 @@ class World:
 
     @property
     def now_ms(self) -> int:
-        """This machine's time, for ages."""
+        """The time of this machine's clock, in milliseconds since 1970, from which ages are counted."""
         return time.time_ns() // 1_000_000
 
 

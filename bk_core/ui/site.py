@@ -1,4 +1,4 @@
-"""From a path to its page: what the server asks for each request that has shown the token."""
+"""The site: finds the page of a path. The server asks it for each request that has shown the token."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def _type(path: str, kind: pa.DataType, *, void: bool) -> pa.DataType:
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    """Not the views of lists: pyarrow's casts of these make arrays that are not valid."""
+    """Return True for a list. Views of lists are none here, because pyarrow's casts of them make arrays that are not valid."""
     return any(fits(kind) for fits in (types.is_list, types.is_large_list, types.is_fixed_size_list))
 
 

@@ -33,10 +33,10 @@ class Claims:
 
     @contextmanager
     def of(self, *paths: str, wait_s: float, within_s: float) -> Iterator[float]:
-        """Nobody else changes anything at, above or below these names meanwhile. Gives the time by which the change must be done: in
-        ``within_s`` from now.
+        """Keep everybody else from changing anything at, above or below these names while a ``with`` block runs, and yield the time by
+        which the change must be done: ``within_s`` seconds from now.
 
-        OperationTimeoutError if those that came before keep one for longer than ``wait_s``.
+        Raises OperationTimeoutError if claims that came before keep one of the names for longer than ``wait_s`` seconds.
         """
         deadline = self._clock() + within_s
         claim = _Claim(paths)

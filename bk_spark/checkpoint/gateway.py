@@ -155,7 +155,8 @@ class Gateway:
         self._listener.close()
 
     def _close_stores(self) -> None:
-        """Each in a thread, so that one that stands still holds up no other. They all have the time that the most patient one needs."""
+        """Close each store in a thread of its own, so that one that stands still holds up no other. All have the time that the most patient
+        one needs."""
         for name in list(self.files):
             closer = threading.Thread(target=self._end, args=(name,), name="bk-checkpoint-close", daemon=True)
             if self._take(name, closer):
@@ -248,7 +249,8 @@ class Gateway:
 
     @holds_lock
     def _others_have_left(self) -> bool:
-        """Of this thread's own store a signal handler asks, which the thread waits for."""
+        """Return True if no store is being closed by another thread. A store that this thread closes does not count: then a signal handler
+        asks, and waiting for the store would be waiting for the thread that it interrupts."""
         with self._left:
             return all(closer is threading.current_thread() for _, closer in self._leaving.values())
 
@@ -265,7 +267,7 @@ class Gateway:
         return TEND_S
 
     def _watch(self) -> float | None:
-        """Beside ``_tend``, which may wait for a store."""
+        """Close the gateway when the application has ended. This has a loop of its own, because ``_tend`` may wait for a store."""
         if self._closing.is_set():
             return None
         if self._ended():
@@ -334,7 +336,8 @@ class Gateway:
             self._forget(connection)
 
     def _warn_of_tls(self, error: ssl.SSLError) -> None:
-        """Seldom: whoever reaches the port can make it happen. A JVM that does not trust the certificate is the usual reason."""
+        """Warn, now and then and not each time, because anybody who reaches the port can cause it. The usual reason is a JVM that does not
+        trust the certificate."""
         now = time.monotonic()
         if now >= self._quiet_until_s:
             self._quiet_until_s = now + TLS_WARN_AGAIN_S

@@ -81,7 +81,8 @@ def apply(jvm: Any, configuration: Any, url: str, refresh_token: str, read_timeo
 
 
 def _quieten(jvm: Any) -> None:
-    """At level DEBUG the HTTP clients of the JVM log what they send, the secret included. Theirs goes to INFO, whatever the root has."""
+    """Set the loggers of the JVM's HTTP clients to INFO, whatever the root logger has: at DEBUG they log what they send, and the secret
+    with it."""
     level = jvm.org.apache.logging.log4j.Level.INFO
     for name in WIRE_LOGGERS:
         jvm.org.apache.logging.log4j.core.config.Configurator.setLevel(name, level)

@@ -103,7 +103,7 @@ class Wire:
         return _parsed(head)
 
     def line(self, idle_s: float) -> bytes:
-        """Up to the next CRLF, which is left out."""
+        """Return what comes before the next CRLF, which is taken, too."""
         deadline = time.monotonic() + idle_s
         while (end := self._ahead.find(b"\r\n", 0, LINE_MAX + 2)) < 0:
             if len(self._ahead) > LINE_MAX:
@@ -115,7 +115,7 @@ class Wire:
         return line
 
     def some(self, most: int, idle_s: float) -> bytes:
-        """Between 1 and ``most`` bytes."""
+        """Return 1 to ``most`` bytes, as soon as there are some."""
         if not self._ahead and not self._receive(time.monotonic() + idle_s):
             raise PeerGone("the peer ended inside a body")
         piece = bytes(self._ahead[:most])
@@ -244,12 +244,12 @@ def pairs(query: str) -> dict[str, str]:
 
 
 def lower(text: str) -> str:
-    """In lower case where it is ASCII. Of other letters some are folded to ASCII's, and stay as they are."""
+    """Return a text of ASCII in lower case, and any other text as it is, because some other letters would become ASCII's."""
     return text.lower() if text.isascii() else text
 
 
 def upper(text: str) -> str:
-    """In upper case, likewise."""
+    """Return a text of ASCII in upper case, and any other text as it is (``lower``)."""
     return text.upper() if text.isascii() else text
 
 

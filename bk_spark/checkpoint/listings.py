@@ -26,7 +26,7 @@ class _Kept:
 
 
 class Listings:
-    """Those of one checkpoint."""
+    """The listings of one checkpoint that clients are reading in parts."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

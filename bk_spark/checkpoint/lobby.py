@@ -32,8 +32,11 @@ class _Newcomer:
 
 
 class Lobby:
-    """For one thread. ``most``: so many wait at a time. ``is_tls``: a head cannot be read here, so a connection is let through by its first
-    byte, which stays in its socket."""
+    """The connections that have not asked for anything yet. Only one thread uses it.
+
+    ``most`` is how many may wait at a time. With ``is_tls`` a request's head cannot be read here, so a connection is let through by its
+    first byte, which stays in its socket.
+    """
 
     def __init__(self, listener: socket.socket, most: int, *, is_tls: bool) -> None:
         self._listener, self._most, self._is_tls = listener, most, is_tls

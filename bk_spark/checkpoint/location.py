@@ -119,7 +119,7 @@ class _Application:
         self.close_clients()
 
     def close_clients(self) -> None:
-        """Those that no store uses any more; another one is made when it is needed."""
+        """Close the clients, which no store uses any more. Another one is made when it is needed."""
         with suppress(KeyError):  # there is none, or another thread has closed the last one
             while True:
                 _, client = self._clients.popitem()

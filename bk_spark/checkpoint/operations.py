@@ -164,7 +164,7 @@ class Operations:
         return answers.blocks(status.size, offset, length, self._url.partition("://")[2].rpartition(":")[0])
 
     def _there(self, request: Request, body: Body, name: str, path: str) -> Answer:
-        """For what the store does not keep (permissions, owners, times): fine if there is such a path."""
+        """Answer a request to set what the store does not keep (permissions, owners, times): it succeeds if there is such a path."""
         self._status(name, path)
         return answers.fine()
 

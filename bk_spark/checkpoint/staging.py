@@ -482,9 +482,11 @@ class CheckpointFiles:
 
     @contextmanager
     def _claims(self, *paths: str, wait_s: float | None = None) -> Iterator[float]:
-        """Nobody else changes anything at, above or below these names meanwhile. Gives the time by which the change must be done.
+        """Keep everybody else from changing anything at, above or below these names while a ``with`` block runs, and yield the time by
+        which the change must be done.
 
-        OperationTimeoutError if those that came before keep one for longer than ``wait_s`` (``patience_s``).
+        Raises OperationTimeoutError if claims that came before keep one of the names for longer than ``wait_s`` seconds, by default
+        ``patience_s``.
         """
         wait_s = self.patience_s if wait_s is None else wait_s
         with self._all_claims.of(*paths, wait_s=wait_s, within_s=CHANGE_PATIENCES * self.patience_s) as deadline:

@@ -35,7 +35,7 @@ class Staged(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Temporary:
-    """One of them. ``target``: the file that it is written for."""
+    """One temporary file. ``target`` is the file that it is written for."""
 
     status: FileStatus
     staged: Staged
@@ -110,13 +110,13 @@ class Temporaries:
         return None
 
     def within(self, directory: str) -> list[FileStatus]:
-        """Those that lie right in it."""
+        """Return the statuses of the temporary files that lie right in ``directory``."""
         return [self._by_path[path].status for path in self._names.get(directory, ())]
 
     def below(self, path: str) -> list[str]:
-        """Those that lie in it at any depth."""
+        """Return the paths of the temporary files that lie in ``path`` at any depth."""
         return [name for place, names in self._names.items() if place == path or is_below(place, path) for name in names]
 
     def due(self, now_s: float) -> list[str]:
-        """Those whose time is over."""
+        """Return the paths of the temporary files whose time is over."""
         return [path for path, _ in takewhile(lambda item: item[1].until_s <= now_s, self._by_path.items())]

@@ -22,7 +22,7 @@ _ROWS = (
 BATCH_OPTIONS = _ROWS | {"max_bytes_per_partition", "max_records_per_partition", "min_partitions", "max_bytes_per_entry"}
 """The options that have an effect on a batch read of rows."""
 BATCH_ONLY = ENDINGS | {"ledgers", "metadata", "pushdown"}
-"""Those among them that a stream refuses, with a message of their own."""
+"""The options of a batch read that a stream refuses, each with a message of its own."""
 _TRIGGERS = {"max_rows_per_trigger", "max_bytes_per_trigger", "min_rows_per_trigger", "max_trigger_delay_ms"}
 STREAM_OPTIONS = BATCH_OPTIONS | _TRIGGERS | {"reader_name", "fail_on_new_columns", "wait_for_log"}
 """The options that have an effect on a stream, and those of BATCH_ONLY."""
@@ -44,7 +44,8 @@ _TRANSACTIONS = {"txn_app_id", "txn_version"}
 SINK_OPTIONS = frozenset({"uri", "protocol", "log"} | _LEDGERS | _PACKING | _ROLLS | _COMMITS | _TRANSACTIONS)
 """The options that have an effect on a batch write."""
 STREAM_SINK_OPTIONS = (SINK_OPTIONS - _TRANSACTIONS) | {"fail_on_data_loss", "fail_on_different_replay"}
-"""Those that have an effect on the sink of a stream; batch writes have no checkpoint that could fit a log or not."""
+"""The options that have an effect on the sink of a stream. Some are for streams alone: a batch write has no checkpoint that may not fit the
+log."""
 
 
 def out_of_place(idle: Mapping[str, str], what: str) -> str:

@@ -26,7 +26,7 @@ KAFKA_FIELDS = (
     StructField("timestampType", IntegerType()),
 )
 AS_RAW = {"topic": "log", "offset": "offset", "timestamp": "timestamp"}
-"""By Kafka's name the column of raw entries; that of Arrow entries has ``_`` before it."""
+"""The column of raw entries for each of Kafka's names. The column of Arrow entries has ``_`` before its name."""
 _ZERO = frozenset({"partition", "timestampType"})
 _OWN = ("key", "value", "headers")
 

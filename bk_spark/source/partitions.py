@@ -35,7 +35,7 @@ OPEN_ASKED_MAX = 8  # open ledgers that a warning counts the entries of
 _log = logging.getLogger("bk_spark.read")
 _AGAIN = "A DataFrame or temporary view reads what was there at its first use: make it anew; failOnDataLoss=false leaves lost entries out"
 Schemas = Mapping[tuple[str | None, int], str]
-"""By log and schema id: the schema (as the ledger list keeps it) with which entries were written."""
+"""The schema with which entries were written, as the ledger list keeps it, by log and schema id."""
 
 
 class BookKeeperPartition(InputPartition):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bk_core.client.ledger.read_handle import ReadHandle
 
 LOGS_MAX = 200
-"""Of so many logs, from the first name on, the growth is watched."""
+"""The number of logs whose growth is watched: the first by name."""
 NEW_MAX = 1000  # ledgers made meanwhile of which it is watched if they are closed
 _LISTING_SHARE = 0.1  # of the time may be spent on listing ledgers, of which there may be millions
 

@@ -105,8 +105,8 @@ class Ledger(StaysHere):
 
     @property
     def dead_bookies(self) -> tuple[BookieId, ...]:
-        """Those of its bookies that are not registered now, or whose connection to this client broke and that have not answered since.
-        This client tells it without asking, so a bookie that died this moment may be missing."""
+        """The bookies of the ledger that are not registered now, or whose connection to this client broke and that have not answered since.
+        No bookie is asked, so one that died this moment may be missing."""
         view = self._client._session.bookies()
         silent = self._client.unanswering(0.0)
         return tuple(bookie for bookie in self.bookies if bookie in silent or bookie not in (*view.writable, *view.readonly))

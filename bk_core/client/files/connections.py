@@ -108,7 +108,7 @@ class Connection:
         return self.files if self.is_open and isinstance(self.files, FileStore) and self.files.is_open else None
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the store and its client. Idempotent."""
         if self.is_open:
             self._closed = True
             try:
@@ -172,8 +172,8 @@ def _begin_anew() -> None:
 
 
 def _leave(of: _Store, home: Home, files: FileStore | FileStoreView, client: BookKeeper) -> None:
-    """Whoever drops the last instance waits for nothing; whoever opens the store next waits for this. It takes no lock: it may run wherever
-    memory is taken."""
+    """Close the store and its client on a thread of their own, so that dropping the last instance waits for nothing. The next one that
+    opens the store waits for the end of this. No lock is taken, because this may run wherever memory is allocated."""
     if not home.is_here or is_ending():
         return
     gone: SafeFuture[None] = SafeFuture()

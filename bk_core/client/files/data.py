@@ -252,13 +252,13 @@ class DataLedgers:
                 raise FileDataLostError(f"{what}: write them again", ledger=extent.ledger_id).nothing_done()
 
     def lost(self, ledger_id: int) -> None:
-        """Any thread: the ledger is gone. Nothing more goes there."""
+        """Take note, on any thread, that the ledger is gone: nothing more goes there."""
         for filling in self._without(ledger_id):
             self._end(filling, failed=True)
 
     @holds_lock
     def _without(self, ledger_id: int) -> list[_Filling]:
-        """Those that nobody writes to; who does learns it when its run is done."""
+        """Take the ledger off the idle ones and return them. A thread that writes to it learns that it is gone when its run is done."""
         with self._lock:
             # Nobody asks for one that no lease keeps: a ledger that is filled has a lease, and so has a content that no file has yet.
             self._gone = {*self._gone, ledger_id} & self._leases.held()
@@ -267,7 +267,7 @@ class DataLedgers:
         return found
 
     def _written(self, future: SafeFuture[Extent], until_s: float | None) -> Extent:
-        """Whatever became of the bytes, no file has them if this raises."""
+        """Wait for the bytes and return where they are. If this raises, no file has them, whatever became of them."""
         timeout_s = 2 * self._timeout_s  # it ends by itself before that
         if until_s is not None:
             timeout_s = min(timeout_s, max(0.0, until_s - time.monotonic()))

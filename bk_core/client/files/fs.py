@@ -408,7 +408,8 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     @_naming
     def mv(self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any) -> None:
-        """One file or directory in one step, over a file that is there, and into a directory that is there. Of several, one by one."""
+        """Move a file or directory in one step, over a file that is there, and into a directory that is there. Several are moved one by
+        one."""
         sources = self.expand_path(path1)
         into = not isinstance(path2, str) or path2.endswith("/") or self.isdir(path2)
         if len(sources) > 1 and not into:

@@ -202,7 +202,7 @@ def _replayed(client: LogClient, name: str, log: str, password: bytes) -> FileMa
 
 
 def log_records(client: LogClient, log: str, password: bytes) -> Iterator[tuple[bytes, Position]]:
-    """Every record of a store's log from its first entry on, and where it is, up to what is acknowledged now."""
+    """Yield each record of a store's log with its position, from the first entry up to what is acknowledged now."""
     with LogReader(client, log, password=password) as reader:
         for run in reader.read():
             for index, record in enumerate(run.payloads()):

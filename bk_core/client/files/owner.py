@@ -125,13 +125,13 @@ class StoreOwner(StaysHere):
 
     @property
     def error(self) -> BkError | None:
-        """Why it has ended: taken over, or its log failed. None while it works, and after ``close``."""
+        """The error that ended the store, such as a take-over or a failure of its log. None while it works, and after ``close``."""
         error = self._machine.error
         return error if isinstance(error, BkError) else None
 
     @property
     def is_open(self) -> bool:
-        """False once it was closed or has ended, and in a forked child."""
+        """True until the store was closed or has ended; always False in a forked child."""
         return self._home.is_here and self._closing is None and self._machine.error is None
 
     # --- opening, on the caller's thread ---------------------------------------------------------------------------------------
@@ -143,8 +143,8 @@ class StoreOwner(StaysHere):
             self._writer.abandon()
 
     def _leave_unopened(self) -> None:
-        """Nobody gets this store, because its open failed. Its log is closed, as it is when an open fails earlier: who opens the store next
-        would be told, else, that this program has it."""
+        """Give the store up after its open failed, and close its log. Otherwise the next one that opens the store would be told that this
+        program has it."""
         self._give_up(FileStoreClosedError(f"file store {self.name!r} could not be opened", store=self.name))
         leave(self._writer)
 
@@ -171,7 +171,7 @@ class StoreOwner(StaysHere):
             raise self._explained(error, begun) from self._writer.problem
 
     def _explained(self, error: OperationTimeoutError, begun: float) -> OperationTimeoutError:
-        """With what is known of the reason."""
+        """Return the error with what is known of its reason."""
         problem = self._writer.problem
         held_up = "" if problem is None else f"; its log is held up: {problem}"
         told = error.retold(f"{error.args[0]}{held_up}{self._unanswered(begun)}")
@@ -302,7 +302,7 @@ class StoreOwner(StaysHere):
             future.add_done_callback(partial(gathered.told, index))
 
     def _appended(self, request: int, first: Position | None, error: BaseException | None) -> None:
-        """Any thread."""
+        """Tell the machine, on any thread, what became of the records of ``request``."""
         if error is None:
             self._handle(RecordsAppended(request, Outcome.OK, first_position=first))
         elif self._given_up is None and isinstance(error, _MAY_BE_DELETED):
@@ -360,7 +360,7 @@ class StoreOwner(StaysHere):
         self._look_at_list()
 
     def _list_changed(self) -> None:
-        """Any thread."""
+        """Have the worker look at the log's list. Any thread may call it."""
         self._worker.submit(self._look_at_list)
 
     def _look_at_list(self) -> None:
@@ -394,7 +394,7 @@ class StoreOwner(StaysHere):
         self._look_at_last(ledger_id)
 
     def _last_changed(self, ledger_id: int) -> None:
-        """Any thread."""
+        """Have the worker look at the last ledger of the log, whose metadata has changed. Any thread may call it."""
         self._worker.submit(partial(self._look_at_last, ledger_id))
 
     def _look_at_last(self, ledger_id: int) -> None:
@@ -439,7 +439,7 @@ class StoreOwner(StaysHere):
             self._retries.failed(key, what, error, AGAIN_S, weakly(self._clean_log))
 
     def _finish_data(self, handle: Any, lease: Lease, failed: bool) -> None:
-        """Any thread: a data ledger takes no more."""
+        """Have the worker close a data ledger that takes no more. Any thread may call it."""
         self._worker.submit(partial(self._close_data, handle, lease, failed))
 
     def _close_data(self, handle: Any, lease: Lease, failed: bool) -> None:
@@ -458,7 +458,7 @@ class StoreOwner(StaysHere):
             self._nudge()
 
     def _data_changed(self, ledger_id: int) -> None:
-        """Any thread: a ledger that is being filled, or was, has other metadata, or none any more."""
+        """Have the worker look at a data ledger whose metadata has changed or is gone. Any thread may call it."""
         self._worker.submit(partial(self._look_at_data, ledger_id))
 
     def _look_at_data(self, ledger_id: int) -> None:
@@ -478,7 +478,8 @@ class StoreOwner(StaysHere):
         self._data.lost(ledger_id)
 
     def _look_for_leases(self) -> None:
-        """Whoever drops what was staged wakes nobody: it may be a finalizer, which may wait for nothing."""
+        """Look now and then for staged content that was given up. Giving it up wakes nobody, because a finalizer may do it, which may wait
+        for nothing."""
         self._nudge()
         self._worker.later("leases", LEASES_S, weakly(self._look_for_leases))
 

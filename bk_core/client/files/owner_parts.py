@@ -68,7 +68,7 @@ class Gathered:
         self._lock = Monitor()
 
     def told(self, index: int, done: Future[Position]) -> None:
-        """Any thread."""
+        """Take note, on any thread, of the position or the error of record ``index``."""
         error = done.exception()
         if error is not None:
             self.end(error)
@@ -82,7 +82,8 @@ class Gathered:
             self._told(self._request, self._first, None)
 
     def end(self, error: BaseException) -> None:
-        """Any thread. Tell the request's first error alone: finding out what an error means asks the metadata store."""
+        """Tell the first error of the request, and no later one: finding out what an error means asks the metadata store. Any thread may
+        call it."""
         with self._lock:
             ended, self._ended = self._ended, True
         if not ended:

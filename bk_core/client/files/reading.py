@@ -89,7 +89,7 @@ class ContentReader:
             at += extent.length
 
     def _extent(self, extent: Extent, first: int, last: int) -> Iterator[bytes]:
-        """Its bytes ``first .. last`` (exclusive). Every entry but the last has ``piece`` bytes."""
+        """Yield the bytes of the extent from ``first`` on, before ``last``. Each of its entries but the last has ``piece`` bytes."""
         skipped, until = first // extent.piece, (last - 1) // extent.piece
         at = skipped * extent.piece
         try:
@@ -165,7 +165,7 @@ class ContentReader:
 
     @holds_lock
     def _given_back(self, known: _Handle) -> list[_Handle]:
-        """Those that are to be closed now."""
+        """Take note that a reader is done with a handle, and return the handles that are to be closed now."""
         closing = []
         with self._lock:
             known.users -= 1
@@ -176,7 +176,7 @@ class ContentReader:
         return closing
 
     def close(self) -> None:
-        """Idempotent. Who is reading meanwhile gets ClientClosedError. Does nothing in a forked child."""
+        """Close all handles. Idempotent. A call that reads meanwhile raises ClientClosedError. Does nothing in a forked child."""
         if self._home.is_here:
             for handle in self._all_closing():
                 handle.handle.close()

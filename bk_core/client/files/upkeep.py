@@ -65,8 +65,9 @@ class FileGcReport:
 
 @checked(client=CLIENT)
 def file_stores(client: LogClient, *, remains: bool = False) -> list[str]:
-    """Return the names of all file stores, sorted. ``client`` is a ``BookKeeper``. With ``remains`` those are named, too, that are deleted
-    and have left something.
+    """Return the names of all file stores, sorted.
+
+    ``client`` is a ``BookKeeper``. With ``remains`` the names include deleted stores that have left something.
 
     Raises NoSuchLogRootError where the log root was given by hand and does not exist.
     """
@@ -115,8 +116,9 @@ def own_file_store(client: LogClient, name: str, *, password: bytes = b"", creat
     """Open the store called ``name``, which nobody owns, and return its owner.
 
     ``client`` is a ``BookKeeper``, ``password`` that of the store. ``create`` makes the store if there is none. A store that was closed in
-    good order, or that is new, is opened without fencing anybody. Of an owner that is certainly gone the log is closed first, and nothing
-    but the ledgers that it left: an owner that opens the store meanwhile is not fenced. With ``even_if_alive`` a live owner is fenced.
+    good order, or that is new, is opened without fencing anybody. If its owner is certainly gone, the ledgers that this owner left are
+    recovered and closed first, and no others: an owner that opens the store meanwhile is not fenced. With ``even_if_alive`` a live owner is
+    fenced.
 
     Raises LogWriterAliveError where an owner may live; FileStoreTakenOverError where another one opened the store meanwhile;
     NoSuchFileStoreError without ``create``; WrongPasswordError before anything is done.
@@ -189,11 +191,11 @@ def _refuse_owned(client: LogClient, name: str, listed: LedgerList, even_if_aliv
 
 @checked(client=CLIENT, password=SECRET)
 def delete_file_store(client: LogClient, name: str, *, password: bytes = b"", even_if_alive: bool = False) -> FileGcReport:
-    """Delete the store called ``name`` with all its files, and return a report: its log first, which fences an owner, then its data
-    ledgers, then their nodes.
+    """Delete the store called ``name`` with all its files, and return a report.
 
-    ``client`` is a ``BookKeeper``, ``password`` that of the store. ``even_if_alive`` ends a live owner. What cannot be deleted now is in
-    the report, or an error says so, and ``gc_file_store`` finishes it.
+    Its log is deleted first, which fences an owner, then its data ledgers, then their nodes. ``client`` is a ``BookKeeper``, ``password``
+    that of the store. ``even_if_alive`` ends a live owner. What cannot be deleted now stands in the report, or an error tells it;
+    ``gc_file_store`` finishes it later.
 
     Raises NoSuchFileStoreError, LogWriterAliveError where an owner may live, and WrongPasswordError; all of these before anything is done.
     """
@@ -206,7 +208,8 @@ def delete_file_store(client: LogClient, name: str, *, password: bytes = b"", ev
 def _delete_store(
     client: LogClient, name: str, listed: LedgerList, password: bytes, refuse: Callable[[LedgerList], object]
 ) -> FileGcReport:
-    """``refuse`` raises where the list of the store's ledgers, with which the store is deleted, forbids that."""
+    """Delete the store, after ``refuse`` was asked: it raises if the list of the store's log forbids that. The store is deleted only with
+    the list that was looked at."""
     log = store_log(name)
     _check_password(client, name, listed, password)
     try:
@@ -222,14 +225,13 @@ def _delete_store(
 
 @checked(client=CLIENT, password=SECRET)
 def gc_file_store(client: LogClient, name: str, *, password: bytes = b"", even_if_alive: bool = False) -> FileGcReport:
-    """Delete the data ledgers that no file of the store called ``name`` refers to, and what stores of this name that were deleted have
-    left. Return a report.
+    """Delete what the store called ``name``, and deleted stores of this name, have left, and return a report.
 
-    The folders of imports that were killed go as well, and with them a store that has nothing else. So does an empty store that an import
-    made, if that import was killed before its first file.
+    Left over are data ledgers that no file refers to, and the folders of imports that were killed. A store that holds nothing else is
+    deleted with them, and so is an empty store that an import made, if that import was killed before its first file.
 
-    ``client`` is a ``BookKeeper``, ``password`` that of the store. An owner does this by itself when it opens the store, and one that died
-    is fenced in any case, so that all it was told is known. With ``even_if_alive`` a live owner is fenced as well.
+    ``client`` is a ``BookKeeper``, ``password`` that of the store. An owner does this by itself when it opens the store. An owner that died
+    is fenced in any case, so that everything that it acknowledged is known. With ``even_if_alive`` a live owner is fenced as well.
 
     Raises LogWriterAliveError where an owner may live; WrongPasswordError before anything is done; NoSuchFileStoreError for a name that
     nothing is left of.
@@ -270,7 +272,7 @@ def _imported(client: LogClient, name: str, password: bytes) -> dict[str, set[in
 
 
 def _finished(client: LogClient, name: str, password: bytes, before: dict[str, set[int]]) -> tuple[str, ...]:
-    """Those of the folders that have taken the place of all files: what lay in one lies in the root now (FS-20)."""
+    """Return those of the folders that have taken the place of all files: what lay in one lies in the root now (FS-20)."""
     if not before:
         return ()
     with FileStoreView.open(client, name, password=password) as view:

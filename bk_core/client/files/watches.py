@@ -9,7 +9,7 @@ from bk_core.threads import Monitor, holds_lock
 
 
 class Watches:
-    """Any thread. It refers to no store, so that a store that is dropped ends."""
+    """The watches of a store, for any thread. They do not refer to the store, so a store that is dropped ends."""
 
     def __init__(self) -> None:
         self._lock = Monitor()

@@ -217,7 +217,8 @@ def intents_of(client: LogClient, log: str) -> dict[int, Intent]:
 
 
 def _read(client: LogClient, log: str, purpose: str | None = None) -> Iterator[Intent]:
-    """Those for ``purpose``, None for any. The cluster is looked at after the children were listed, and before any of them is read."""
+    """Yield the intents for ``purpose``, for any without one. The cluster is looked at after the children were listed, and before any of
+    them is read."""
     children = [child for child in client.store.children(f"intents/{log}") if purpose in (None, _named(child)[1])]
     here = client.store.cluster_id()
     for child in children:

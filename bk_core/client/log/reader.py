@@ -248,8 +248,8 @@ class LogReader(StaysHere):
         return self._noted(self._order.handle(event, time.monotonic_ns()))
 
     def _noted(self, effects: list[LogEffect]) -> list[LogEffect]:
-        """From the moment at which the machine asks for the list until it is told, the list counts as unread. A task may be cancelled in
-        between, and what was read then is lost."""
+        """Return the effects, after noting that the list counts as unread if one of them asks for it. A task may be cancelled before the
+        machine is told the list, and what was read is lost then."""
         if any(isinstance(effect, ReadList) for effect in effects):
             self._fresh = False
         return effects
@@ -345,7 +345,7 @@ class LogReader(StaysHere):
             self._over = _NEVER
 
     def _wake(self) -> None:
-        """Any thread: end what a follower waits for that is to end. Its call raises ClientClosedError, or looks at the flag."""
+        """End what a follower waits for that is to end. Its call raises ClientClosedError, or looks at the flag. Any thread may call it."""
         self._changed.set()
         handle = self._handle
         if handle is not None:

@@ -28,7 +28,7 @@ Place: TypeAlias = "Position | int | str"
 """A place in a log: a position, a time in milliseconds since 1970, ``EARLIEST`` or ``LATEST``."""
 
 OnCounts: TypeAlias = "Callable[[str, int, int], None]"
-"""Called with a step (export, import or verify), the rows or entries so far, and their bytes."""
+"""A function of a step (export, import or verify), the rows or entries so far, and their bytes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bk_core.client.repair.report import OnProgress
 
 DAMAGES_MAX = 10_000
-"""So many damages are kept; more are counted."""
+"""The number of damages that are kept. Further ones are only counted."""
 
 
 @dataclass(frozen=True, slots=True)

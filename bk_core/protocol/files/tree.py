@@ -203,7 +203,7 @@ class FileTree:
         return [ledger_id for node in gone for ledger_id in self._removed(node)]
 
     def _insert(self, directory: Node, name: str, node: Node) -> None:
-        """Whatever had the name before is to be removed behind this."""
+        """Insert a node. The caller then removes what had the name before."""
         _children(directory)[name] = node
         self.count += 1
         if node.content is not None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 SPANS_MAX = 1024
-"""So many spans a list keeps at most, the newest; sealing takes them out of it long before."""
+"""The number of spans that a list keeps at most, the newest ones. Sealing takes them out of it long before."""
 
 
 @dataclass(frozen=True, slots=True)

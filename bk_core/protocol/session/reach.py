@@ -41,7 +41,7 @@ _TOLD = {
     Reach.NEEDS_TLS: "{0} speaks TLS only: the URI then begins with zk+tls://",
 }
 AT_ODDS = frozenset({Reach.UNTRUSTED, Reach.OTHER_HOST, Reach.REFUSES_TLS, Reach.LACKS_TLS, Reach.NEEDS_TLS})
-"""Those that are about TLS. Waiting does not help."""
+"""The outcomes that are about TLS. Waiting does not help."""
 _HOPELESS = AT_ODDS | {Reach.REFUSED, Reach.UNKNOWN_HOST}
 
 
