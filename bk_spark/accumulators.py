@@ -44,7 +44,8 @@ class Accumulators:
 
 
 def count_in_accumulators(spark: SparkSession, format_name: str = COUNTED_FORMAT) -> Accumulators:
-    """Register with the session ``spark`` a format called ``format_name``, which is ``bookkeeper`` with accumulators, and return those.
+    """Register with the session ``spark`` a format called ``format_name``, which is ``bookkeeper`` with accumulators, and return the
+    accumulators.
 
     It takes the options of ``bookkeeper``, for batches and streams. Bytes written are the payload of entries; bytes read are those of
     the columns in memory.

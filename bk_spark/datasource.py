@@ -24,10 +24,14 @@ _BATCH_ONLY = ENDINGS | {"pushdown"}
 
 
 class BookKeeperDataSource(DataSource):
-    """``spark.read.format("bookkeeper").option("log", "flights").load()`` and its three companions.
+    """The data source of ``format("bookkeeper")``, for batch and streaming reads and writes. Spark makes and calls it.
 
-    The first call that knows all options parses them and reports mistakes, because a catalog table's come with its schema. Each call runs
-    in a process of its own kind (spark-connectors.md 5.1), which imports only what it needs itself.
+    The first call that knows all options parses them and reports mistakes: options of a catalog table come with its schema. Each call runs
+    in a process of its own kind, which imports only what it needs itself.
+
+    >>> spark.read.format("bookkeeper").option("log", "flights").load()
+
+    Source: spark-connectors.md 5.1.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -46,8 +50,13 @@ class BookKeeperDataSource(DataSource):
 
     @plainly
     def schema(self) -> StructType:
-        """Spark pickles the source after this call, and calls it only where no schema was given (spark-connectors.md 5.2): so what follows
-        knows."""
+        """Return the columns of the log or the metadata table that the options name. Spark calls this only where no schema was given, and
+        pickles the source after it, so later calls know of it.
+
+        Raises InvalidArgumentError for options that are unknown or do not go together, and what looking at the logs raises.
+
+        Source: spark-connectors.md 5.2.
+        """
         self._inferred = True
         if self._table is not None:
             return remember(schema_of(parse_options(self._table)), self._table)

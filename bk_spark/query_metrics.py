@@ -51,7 +51,7 @@ class QueryMetrics(StreamingQueryListener):
         self.counts = QueryCounts(of)
 
     def metrics(self) -> Metrics:
-        """Return what was counted so far. Nobody is asked for it."""
+        """Return what was counted so far."""
         return self.counts.registry.snapshot()
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
@@ -89,7 +89,7 @@ class QueryMetrics(StreamingQueryListener):
         _log.info("BK-STREAM-BATCH %s: %d rows of log %s, %d behind", query, rows, log, lag_rows, extra={"context": told})
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Take note of ``event``: nothing came, and what was told last holds."""
+        """Take note of ``event``: no rows came, so the figures of the last batch still hold."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Count the end of the query of ``event`` if an error ended it."""

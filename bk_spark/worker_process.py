@@ -1,4 +1,4 @@
-"""The changes that bk_spark makes to the Python processes that Spark keeps for its tasks and plans."""
+"""Settings of the Python processes that Spark keeps for its tasks and plans."""
 
 from __future__ import annotations
 

@@ -18,9 +18,11 @@ import pytest
 import bk_core
 import bk_spark
 from bk_core import errors
+from bk_core.metadata.store import MetadataStore
 
 NAMES_MIN = 160
-"""So many there are; a walk that finds fewer has lost some."""
+STORE_METHODS_MIN = 40
+"""The numbers of names and methods that there are at least; a walk that finds fewer has lost some."""
 ERRORS = {name: value for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, errors.BkError)}
 CHECKED_EVERYWHERE = {"InvalidArgumentError", "ArgumentTypeError"}
 """The docstring of bk_core says for all calls that their arguments are checked."""
@@ -46,7 +48,7 @@ class Public:
         """Its own docstring and its class's, which may say what holds for all methods. A class of ``bk_core.aio`` may say that its calls
         are those of another class, whose docstrings it then has as well."""
         own = self.doc + "\n" + (self.owner.__doc__ or "" if self.owner is not None else "")
-        twin = re.search(r"See ``bk_core\.(\w+)``, whose calls these\s+are", own)
+        twin = re.search(r"Its calls are those of\s+``bk_core\.(\w+)``", own)
         if twin is None or not self.name.startswith("aio."):
             return own
         same = getattr(getattr(bk_core, twin[1]), self.name.rpartition(".")[2], None)
@@ -164,6 +166,13 @@ def _raises_one() -> None:
     from bk_core.errors import NoSuchLogError
 
     raise NoSuchLogError("no")
+
+
+def test_each_duty_of_a_metadata_store_is_told() -> None:
+    """Whoever writes a store has nothing but these docstrings."""
+    told = {one.name: one.doc for one in methods("MetadataStore", MetadataStore)}
+    assert len(told) >= STORE_METHODS_MIN
+    assert not [name for name, doc in told.items() if not doc.rstrip().endswith((".", ")"))]
 
 
 def test_checked_arguments_are_told_once_for_all() -> None:

@@ -50,7 +50,7 @@ class Stoppable(Protocol):
 
 
 class BookKeeper(StaysHere):
-    """A client for one event loop. See ``bk_core.BookKeeper``, whose calls these are.
+    """A client for one event loop. Its calls are those of ``bk_core.BookKeeper``, awaited.
 
     What asks the metadata store runs on a few threads of its own, what waits for bookies on a few others, and their number does not grow.
     Appends and reads need none. A call that is cancelled leaves nothing half done: what was not begun does not happen, and what it would

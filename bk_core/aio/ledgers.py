@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class WriteHandle(StaysHere):
-    """The writer of one ledger. Appends are acknowledged in order. See ``bk_core.WriteHandle``, whose calls these are.
+    """The writer of one ledger. Appends are acknowledged in order. Its calls are those of ``bk_core.WriteHandle``, awaited.
 
     An append that is cancelled while it waits for room does not happen. One that has room happens, whoever still waits for it.
     """
@@ -246,7 +246,7 @@ class LedgerIteration:
 
 
 class ReadHandle(StaysHere):
-    """A reader of one ledger. It never fences. See ``bk_core.ReadHandle``, whose calls these are."""
+    """A reader of one ledger. It never fences. Its calls are those of ``bk_core.ReadHandle``, awaited."""
 
     def __init__(self, client: BookKeeper, handle: Reading) -> None:
         self.ledger_id = handle.ledger_id

@@ -34,8 +34,8 @@ T = TypeVar("T")
 
 
 class Log(StaysHere):
-    """One log of a cluster, by its name. It keeps nothing: every call sees the log as it is then. See ``bk_core.Log``, whose calls these
-    are.
+    """One log of a cluster, by its name. It keeps nothing: every call sees the log as it is then. Its calls are those of ``bk_core.Log``,
+    awaited.
 
     >>> log = await client.create_log("events", entry_format="raw", exist_ok=True)
     >>> async with log.writer() as writer:
@@ -130,7 +130,7 @@ class Log(StaysHere):
 
 
 class LogWriter(StaysHere):
-    """The one writer of a log. See ``bk_core.LogWriter``, whose calls these are.
+    """The one writer of a log. Its calls are those of ``bk_core.LogWriter``, awaited.
 
     An append that is cancelled while it waits for room does not happen. One that has room happens, whoever still waits for it.
     """

@@ -1,4 +1,4 @@
-"""Collects garbage (B-12): ledgers that were deleted, closed ledgers that live elsewhere now, tombstones past their time (B-6)."""
+"""Collects garbage: ledgers that were deleted, closed ledgers that live elsewhere now, and tombstones past their time (B-6, B-12)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The journal, which has the changes that were promised and are not in the database yet. It is two files that take turns, written end to
-end and synced once per group of changes.
+"""The journal: the changes that were acknowledged and are not in the database yet. It is two files that take turns. Each is written from
+its start to its end, and synced once per group of changes.
 
     file      "BKJ1" | 16 bytes id of the journal | records, then whatever was there before
     record    8 bytes mark | u64 number | u64 bytes | u32 crc32c of id, number, bytes and content | content (changes.py)

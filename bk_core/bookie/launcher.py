@@ -1,4 +1,4 @@
-"""Has the kernel kill this process when its parent dies, then becomes the program named in its arguments.
+"""Becomes the program named in its arguments, after asking the kernel to kill this process when its parent dies.
 
     python -I -S launcher.py PARENT_PID PROGRAM [ARGUMENT ...]
 

@@ -365,7 +365,8 @@ class LocalCluster:
         return str(self._state["kind"])
 
     def ended(self) -> list[str]:
-        """Return the names of the processes that do not run, with the likely reason; only the caller stops single bookies."""
+        """Return the names of the processes that do not run, each with the file of its log. Bookies that the caller stopped are among
+        them."""
         names = [f"bookie {self.bookie_ids[at]} ({self.bookie_log(at)})" for at, bookie in enumerate(self._bookies) if not bookie.running]
         if self._zookeeper is not None and not self._zookeeper.running:
             names.append(f"ZooKeeper ({self.directory / 'zookeeper' / 'zookeeper.log'})")
@@ -394,7 +395,7 @@ class LocalCluster:
         self._bookie(index).stop()
 
     def restart(self, index: int, *, accept_data_loss: bool = False) -> None:
-        """Start a stopped or killed bookie again on its own data and port; a running one is stopped first. Returns when it serves.
+        """Start a stopped or killed bookie again on its own data and port; a running one is stopped first. The call ends when it serves.
 
         ``accept_data_loss`` is for an embedded bookie whose data is gone (B-10); without it, such a one refuses to start.
         """

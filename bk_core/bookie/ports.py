@@ -1,4 +1,4 @@
-"""The port of the ZooKeeper of a local cluster: ZooKeeper's usual one where that can be had, and who listens on a port."""
+"""The port of a local cluster's ZooKeeper: the usual one, if it is free. Also finds out who listens on a port."""
 
 from __future__ import annotations
 

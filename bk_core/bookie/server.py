@@ -13,8 +13,8 @@ The address it got first is kept in the directory and used again, because ledger
     DIRECTORY/current/LOST        there while entries that were lost here are being fetched again
 
 A bookie that misses data it once had refuses to start, because it would deny entries that were acknowledged. With --accept-data-loss it
-fences every ledger that this may matter to, answers "unknown" for what it does not have (B-10), fetches what the other replicas still
-have, and leaves that state for each ledger as soon as somebody has recovered and closed it.
+fences every ledger of which it may have lost entries, answers "unknown" for what it does not have (B-10), and fetches what the other
+replicas still have. For each ledger this ends as soon as somebody has recovered and closed it.
 """
 
 from __future__ import annotations

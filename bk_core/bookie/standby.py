@@ -1,4 +1,5 @@
-"""Makes an embedded bookie read-only, and writable again, by a file in its directory: whoever may write there may stop it anyway."""
+"""Makes an embedded bookie read-only, and writable again, by a file in its directory. Whoever may write there may stop the bookie
+anyway."""
 
 from __future__ import annotations
 

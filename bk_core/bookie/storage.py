@@ -10,7 +10,7 @@ whatever has gathered since its last commit in one transaction, so the price of 
 A full disk stops commits and nothing else: what was acknowledged is in the journal, and waits there and in memory for room in the database.
 
 LMDB writes copy-on-write pages and syncs them before it switches to the new root, so a process killed at any moment leaves the last
-committed state. A checksum or id that does not fit raises BookieIOError: never "no such entry" (B-7).
+committed state. A checksum or id that does not fit raises BookieIOError, and is never answered with "no such entry" (B-7).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The exit statuses of ``bk``, in one table, what becomes of output that nobody reads, and commands that ``kill`` ends in order."""
+"""The ends of commands: the table of the exit statuses of ``bk``, output that nobody reads any more, and commands that ``kill`` ends in
+good order."""
 
 from __future__ import annotations
 

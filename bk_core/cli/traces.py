@@ -1,4 +1,4 @@
-"""``bk trace``: from a batch of Spark to the ledgers, entries and bookies that hold it, and back."""
+"""``bk trace``: finds the ledgers, entries and bookies that hold a batch of Spark, and the batch that an entry belongs to."""
 
 from __future__ import annotations
 

@@ -123,9 +123,10 @@ def _end_dropped(session: Session, store: MetadataStore) -> None:
 
 
 class BookKeeper(LooksInside, StaysHere):
-    """A client. Use it with ``with``; safe to share between threads, not between processes.
+    """A client of one cluster. Threads may share it; processes may not. Close it, or use it with ``with``.
 
-    Its handles keep it. When nobody refers to it or to one of them any more, it ends by itself, with a ResourceWarning.
+    Handles, logs and tables of a client keep it open. When nobody refers to the client or to one of them any more, it ends by itself, with
+    a ResourceWarning.
     """
 
     def __init__(self, config: ClientConfig, store: MetadataStore) -> None:
@@ -160,12 +161,12 @@ class BookKeeper(LooksInside, StaysHere):
         return self._shared.unanswering(since_s)
 
     def close_with(self, closable: Closable) -> None:
-        """Close ``closable`` whenever this client is closed, before the client is. Somebody may wait in it for an answer that a closed
-        client never gets."""
+        """Have ``closable`` closed whenever this client is closed, and before it, because a thread may wait in it for an answer that a
+        closed client never gets."""
         self._session.close_with(closable)
 
     def end(self) -> None:
-        """Stop it as the process ends (Session.end). Its metadata session ends with the connection."""
+        """Stop the client as the process ends. Its metadata session ends with the connection (``Session.end``)."""
         if self._home.is_here:
             self._shared.end()
 
@@ -173,7 +174,7 @@ class BookKeeper(LooksInside, StaysHere):
 
     def metrics(self) -> Metrics:
         """Return what this client has counted so far: adds, reads, times, bytes, ensemble changes, timeouts, connections, requests to the
-        metadata store, and what its logs and file stores did. Nobody is asked for it, and a client that was closed tells it, too.
+        metadata store, and what its logs and file stores did. No server is asked, and a client that was closed tells it, too.
 
         >>> client.metrics()["bookkeeper_client_add_entry_seconds"].p99_s
 
@@ -184,7 +185,7 @@ class BookKeeper(LooksInside, StaysHere):
 
     @property
     def counts(self) -> ClientCounts:
-        """The counts of this client, for its own parts, which count, and for exporters, which read."""
+        """The counts of this client. Its own parts count in them, and exporters read them."""
         return self._shared.counts
 
     # --- ledgers -------------------------------------------------------------------------------------------------
@@ -394,9 +395,9 @@ class BookKeeper(LooksInside, StaysHere):
         ``filters`` are conditions that all hold. Of the id, which spare reading metadata: ``ids`` (a collection), ``first_id`` and
         ``last_id`` (inclusive), ``listed_by`` (the name of a log that lists it). Of the metadata: ``state`` (one, or a collection of
         them), ``bookie`` (an id, or a collection of which a fragment names one), ``log`` (the log that it was made for), ``created_after``
-        (or then) and ``created_before`` (datetimes with a time zone), ``min_length`` and ``max_length`` (bytes of payload, of CLOSED
-        ledgers). ``limit`` ends the table after so many ledgers. ``progress`` tells how many were looked at: True on standard error, or a
-        function of the number.
+        (inclusive) and ``created_before`` (datetimes with a time zone), ``min_length`` and ``max_length`` (bytes of payload, of CLOSED
+        ledgers). ``limit`` ends the table after so many ledgers. ``progress`` tells how many were looked at: with True on standard error,
+        otherwise it is a function that is called with the number.
 
         Raises InvalidArgumentError and ArgumentTypeError for a condition that cannot be.
 
@@ -518,9 +519,9 @@ class BookKeeper(LooksInside, StaysHere):
     ) -> LedgerReport:
         """Find replicas of entries of ledger ``ledger_id`` that are missing or corrupt, and return a report. Nothing is fenced or written.
 
-        The check looks at the first and last entry of each replica, with ``full`` at all. ``digest_type`` and ``password`` are used where
-        metadata stores none. ``bytes_per_second`` bounds how fast entries are read. ``on_progress`` is called with a ``Progress`` now and
-        then.
+        The check looks at the first and last entry of each replica, with ``full`` at all entries. ``digest_type`` and ``password`` are used
+        where metadata stores none. ``bytes_per_second`` bounds how fast entries are read. ``on_progress`` is called with a ``Progress`` now
+        and then.
 
         Raises NoSuchLedgerError.
 
@@ -589,12 +590,13 @@ class BookKeeper(LooksInside, StaysHere):
         return True
 
     def close(self) -> None:
-        """End the connections. Idempotent. Ledgers being written stay OPEN, also those of logs: close their handles and writers first.
-        Otherwise somebody must recover such a ledger (the next writer of its log does) before its last acknowledged entries can surely be
-        read.
+        """End the connections. Idempotent.
 
-        Does nothing while the interpreter is being taken down, nor in a forked child. On a thread of the client's own, where Python may run
-        a ``__del__``, it is done beside.
+        Ledgers that are being written stay OPEN, also those of logs, so close their handles and writers first. Otherwise somebody must
+        recover such a ledger (the next writer of its log does) before its last acknowledged entries can surely be read.
+
+        The call does nothing while the interpreter is being taken down, nor in a forked child. If it comes on a thread of the client's own,
+        where Python may run a ``__del__``, another thread closes the client.
         """
         if self._closed or is_ending() or not self._home.is_here:
             return

@@ -1,4 +1,4 @@
-"""Appends that no thread waits with. What has no room stands in line, and the thread that makes room hands it in."""
+"""Appends for which no thread waits. An append for which there is no room stands in line, and the thread that makes room hands it in."""
 
 from __future__ import annotations
 

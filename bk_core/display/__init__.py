@@ -1,1 +1,2 @@
-"""The tables of a cluster's things, which ``bk`` prints in a terminal and a notebook shows. No text of others gets past it as markup."""
+"""The tables of ledgers, logs, bookies and reports, which ``bk`` prints in a terminal and a notebook shows. Text that comes from others is
+shown as text and never as markup."""

@@ -1,4 +1,4 @@
-"""Values in the words of people: times, sizes, payloads, and texts of others without what a terminal or a page would obey."""
+"""Values as text for people: times, sizes, payloads, and texts of others without the characters that a terminal or a page would obey."""
 
 from __future__ import annotations
 

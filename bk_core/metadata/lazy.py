@@ -1,4 +1,5 @@
-"""A metadata store that opens its session when it is needed, for the many processes that were told all they need (SES-13)."""
+"""A metadata store that opens its session when it is needed. Many processes never need one, because they were told all they need
+(SES-13)."""
 
 from __future__ import annotations
 

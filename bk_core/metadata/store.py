@@ -59,19 +59,27 @@ def changed_cluster(root: str, before: str, now: str) -> str:
 
 
 class Watch(Protocol):
-    def cancel(self) -> None: ...
+    """A callback that is called until it is cancelled."""
+
+    def cancel(self) -> None:
+        """Stop calling the callback. A call that is under way may still end. Idempotent."""
 
 
 class Registration(Protocol):
-    """A live bookie registration; keeps itself alive and re-registers after a lost session."""
+    """The registration of a running bookie. It registers again after a lost session."""
 
-    def set_readonly(self, readonly: bool) -> None: ...
-    def close(self) -> None: ...
+    def set_readonly(self, readonly: bool) -> None:
+        """Register the bookie as read-only, or as writable again."""
+
+    def close(self) -> None:
+        """Take the registration away. Idempotent."""
 
 
 class MetadataStore(Protocol):
-    # ledgers: none is made, changed or deleted in another cluster than the one that this client began with (OWN-10) ----------
-    # ClusterChangedError, NoClusterError, with nothing changed
+    """The metadata of one cluster."""
+
+    # ledgers: none is made, changed or deleted in another cluster than the one that this client began with (OWN-10). The calls raise
+    # ClusterChangedError or NoClusterError then, and nothing is changed. ------------------------------------------------------
     def new_ledger_id(self) -> int:
         """Return an id that was never issued before (CR-3, metadata.md 2.5)."""
 
@@ -119,14 +127,16 @@ class MetadataStore(Protocol):
     def children(self, path: str) -> list[str]:
         """Return the sorted names; [] if the path does not exist."""
 
-    def watch(self, path: str, callback: Callable[[], None]) -> Watch: ...
+    def watch(self, path: str, callback: Callable[[], None]) -> Watch:
+        """Call ``callback`` (from any thread) after the node at ``path`` is created, changed or deleted, until cancelled."""
 
     def clock_ms(self) -> int:
         """Return milliseconds since 1970 on the store's own clock: at most the time that it would stamp on a node written now, a moment
         less. Raises MetadataDeniedError if this client may not write, so only decisions by age should ask."""
 
     # bookies ---------------------------------------------------------------------------------------------------
-    def bookies(self) -> BookieView: ...
+    def bookies(self) -> BookieView:
+        """Return the bookies that are registered now, writable and read-only."""
 
     def watch_bookies(self, callback: Callable[[BookieView], None]) -> Watch:
         """Call ``callback`` at once and then after each change, from any thread."""
@@ -138,7 +148,9 @@ class MetadataStore(Protocol):
         """Return what a registered bookie says of itself (service_info.py), with the time of its registration; None if it is not
         registered."""
 
-    def register_bookie(self, bookie_id: BookieId, host: str, port: int, readonly: bool = False) -> Registration: ...
+    def register_bookie(self, bookie_id: BookieId, host: str, port: int, readonly: bool = False) -> Registration:
+        """Register a bookie that is reached at ``host`` and ``port``. Raises NodeExistsError if another process has registered it and keeps
+        its registration."""
 
     # racks: one value beside the ledgers root, written by whoever runs the bookies (racks.py, metadata.md 1.5) -------------------
     def read_rack_map(self) -> Versioned:
@@ -151,7 +163,8 @@ class MetadataStore(Protocol):
         """Call ``callback`` (from any thread) after each change or deletion, until cancelled."""
 
     # the cluster -------------------------------------------------------------------------------------------------
-    def instance_id(self) -> str | None: ...
+    def instance_id(self) -> str | None:
+        """Return the INSTANCEID of the cluster; None if it has none."""
 
     def layout(self) -> str | None:
         """Return the layout of the ledgers, such as "hierarchical", as LAYOUT tells it now; None without a LAYOUT. Raises
@@ -163,12 +176,12 @@ class MetadataStore(Protocol):
         call (OWN-2)."""
 
     def check_cluster(self) -> None:
-        """Do what ``cluster_id`` does, and raise NoClusterError too if the cluster has lost its LAYOUT. Callers use it before they believe
+        """Raise what ``cluster_id`` raises, and NoClusterError if the cluster has lost its LAYOUT. Callers ask this before they believe
         that something does not exist (OWN-2)."""
 
     @property
     def known_cluster(self) -> str:
-        """The identity that this store's first call found, asked of nobody; "" before that."""
+        """The identity that this store's first call found; "" before that call. No server is asked."""
 
     @property
     def cluster_has_changed(self) -> bool:
@@ -194,10 +207,11 @@ class MetadataStore(Protocol):
     def write_cookie(self, bookie_id: BookieId, data: bytes, version: Version | None) -> Version:
         """Create the cookie if ``version`` is None (NodeExistsError), else write it by compare-and-set."""
 
-    def delete_cookie(self, bookie_id: BookieId, version: Version) -> None: ...
+    def delete_cookie(self, bookie_id: BookieId, version: Version) -> None:
+        """Delete the cookie. Raises VersionConflictError if it was changed since ``version``, and NoNodeError if there is none."""
 
     def underreplication(self) -> UnderreplicationStore:
-        """The marks and locks of re-replication (underreplication.py)."""
+        """Return the marks and locks of re-replication (underreplication.py)."""
 
     def cookies(self) -> list[BookieId]:
         """Return the bookies that have a cookie, registered or not, ascending."""
@@ -210,6 +224,7 @@ class MetadataStore(Protocol):
         """Count requests, their times and their failures in ``counts`` from now on."""
 
     def is_connected(self) -> bool:
-        """False while the store knows that it has no connection, so that a call would wait for one."""
+        """Return False while the store knows that it has no connection, so that a call would wait for one."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the session and all watches and registrations. Idempotent."""

@@ -1,7 +1,7 @@
 """The guard of the page: the token of the address, the cookie that it becomes, and the names under which a browser may ask.
 
-Whoever reaches the port of another user's page has no token. A page of a stranger in the user's own browser has no cookie either: it is
-SameSite=Strict. And a name of a stranger's that leads to this machine (DNS rebinding) is no name of ours.
+Another user of the machine can reach the port, but has no token. A page of a stranger in the user's own browser sends no cookie, because
+the cookie is SameSite=Strict. A stranger's host name that leads to this machine (DNS rebinding) is not among the names that are answered.
 """
 
 from __future__ import annotations

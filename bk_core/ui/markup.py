@@ -1,4 +1,5 @@
-"""HTML that cannot be made of texts of others: whatever is no ``Markup`` is escaped, and what a browser hides or obeys is spelled out."""
+"""HTML into which no text of others gets as markup: whatever is no ``Markup`` is escaped, and characters that a browser hides or obeys are
+spelled out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Long directories that a client takes in parts: one listing serves all parts, where a listing for each would make the whole quadratic.
+"""Long directories that a client takes in parts. One listing serves all parts, because a new listing for each part would make the time
+quadratic.
 
 A part shows the directory as it was when its client asked for the first one, or later: the newest listing is the one that is kept.
 """

@@ -1,8 +1,8 @@
 """New connections of the gateway until the head of their first request is there. One thread looks after all of them.
 
-Whoever can reach the port can make connections, faster than threads for them can begin. So a connection has a thread only once it has sent
-a whole head, or more than one may have; which is at once for who has something to ask. Of those that wait, the oldest goes when there is no
-room for another.
+Anybody who can reach the port can make connections, faster than threads for them can begin. So a connection gets a thread only once it has
+sent a whole head, or more than a head may have; a client with a request sends it at once. When there is no room for another connection, the
+oldest of those that wait is closed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Decides where a batch belongs in its log: behind the one before it, nowhere because it is a replay, or behind something that is lost."""
+"""Decides what a batch is to its log: the next one, a replay that is not written again, or one behind a batch that the log has lost."""
 
 from __future__ import annotations
 

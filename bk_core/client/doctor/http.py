@@ -1,4 +1,4 @@
-"""The HTTP server of Apache's bookies, where they have one: whether a bookie is read-only, and making it so."""
+"""Asks the HTTP server of Apache's bookies, where they have one, if a bookie is read-only, and makes it so."""
 
 from __future__ import annotations
 

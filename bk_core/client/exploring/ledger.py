@@ -42,7 +42,7 @@ class Ledger(StaysHere):
 
     @property
     def ledger_id(self) -> int:
-        """The id."""
+        """The id of the ledger."""
         return self._found.ledger_id
 
     @property

@@ -4,8 +4,8 @@ A stage pulls from its source on its caller's thread and holds nothing meanwhile
 goes as a run of entries to a ledger that no other stage writes to at that moment, so the run's entries are consecutive. What all of them
 have in memory is bounded (``STAGING_BYTES``): the more there are, the shorter are their runs, and at last one waits for another.
 
-A run that failed is written again, whole, to another ledger. No file names what the failed one may have left. So is a run to a ledger that
-turns out to be gone, because somebody deleted it; whoever was to put what it held is told.
+A run that failed is written again, whole, to another ledger. No file names what the failed one may have left. A run to a ledger that turns
+out to be gone, because somebody deleted it, is written again as well. A put of bytes that such a ledger held already raises an error.
 
 A *lease* keeps data ledgers from being dropped: the one that is being filled, and those of a content that was staged and not yet put.
 """

@@ -1,7 +1,8 @@
 """FileStore: the one owner of a file store, driven by ``FileMachine`` (protocol/files/machine.py).
 
-Here is what its users call. How it lives is in owner.py. Contents that are too large for a record are written by the data threads before
-the change is handed over (data.py). Readers look at the acknowledged tree under the lock, and read data ledgers without it.
+This module has the calls of its users; owner.py has its threads and its end. Contents that are too large for a record are written by the
+data threads before the change is handed over (data.py). Readers look at the acknowledged tree under the lock, and read data ledgers without
+it.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Staged:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The size in bytes."""
         return self.content.size
 
     def release(self) -> None:

@@ -49,10 +49,12 @@ PAUSE_S, PAUSE_MAX_S = 0.05, 2.0  # between two tries to delete what could not b
 
 @dataclass(frozen=True, slots=True)
 class FileGcReport:
-    """Data ledgers that were deleted, those that could not be (ledger id, why), and those that are not this store's and were left.
+    """The result of deleting what a file store has left.
 
-    ``imports``: folders that were deleted, of imports that were killed. ``is_gone``: the store had nothing else and was deleted, too.
-    ``finished``: folders of imports that were killed behind their last change, which readers did not see before: its files are in place.
+    ``deleted`` are the data ledgers that were deleted, ``failed`` those that could not be (ledger id, reason), and ``foreign`` those that
+    were left alone because they are not this store's (ledger id, reason). ``imports`` are the deleted folders of imports that were killed.
+    ``is_gone`` is True if the store held nothing else and was deleted as well. ``finished`` are folders of imports that were killed after
+    their last change, which readers had not seen yet: their files are in place.
     """
 
     deleted: tuple[int, ...] = ()

@@ -118,7 +118,8 @@ class FileStoreView(StaysHere):
 
     @checked()
     def everything(self, path: str = "/") -> list[tuple[FileStatus, Content | None]]:
-        """``path`` and all below it, directories before what is in them, all of one moment; None for the content of a directory."""
+        """Return ``path`` and all below it with their contents, all of one moment. A directory comes before what is in it, and its content
+        is None."""
         return self._asked(lambda tree: [(one, None if one.is_directory else tree.content(one.path)) for one in tree.walk(path)])
 
     def ledgers(self) -> frozenset[int] | None:
@@ -276,8 +277,13 @@ class FileStoreView(StaysHere):
 
     @checked(timeout_s=SECONDS)
     def wait(self, timeout_s: float) -> bool:
-        """Wait until there is more, by long polls and watches; then ``refresh``. False after ``timeout_s``. Nobody else has to wait for
-        this one, not even ``close``."""
+        """Wait until there is more to see, and return True; ``refresh`` then takes it in. Return False after ``timeout_s`` seconds.
+
+        The wait is one of long polls and watches. Other calls of the view, also ``close``, do not wait for it.
+
+        Raises NoSuchFileStoreError if the store was deleted, and BlockingCallError in a handler of a signal that has interrupted
+        ``refresh``.
+        """
         self._home.check("view of a file store")
         with self._following:
             self._check_not_following()

@@ -1,4 +1,4 @@
-"""Appends to a ledger that no thread waits with (bk_core/client/entering.py). The reactor hands in what had no room at first."""
+"""Appends to a ledger for which no thread waits (bk_core/client/entering.py). The reactor hands in what had no room at first."""
 
 from __future__ import annotations
 

@@ -201,18 +201,18 @@ class WriteHandle(Appending):
 
     @checked()
     def close(self, *, forced: bool = False) -> LedgerMetadata:
-        """Wait for what was appended (and with ``deferred_sync`` force it), then close the ledger at its last entry. Closing a closed
-        ledger has no effect, nor has closing in a forked child. A ledger that another client fenced, or closed elsewhere, cannot be closed:
-        every call raises LedgerFencedError.
+        """Wait for what was appended (and with ``deferred_sync`` force it), close the ledger at its last entry, and return its metadata.
 
-        A ledger with guaranteed write quorum is closed once every entry is on all of its write set, which takes a bookie for every
-        position. ``forced`` waits for nothing and gives up what is not acknowledged, with ``deferred_sync`` also what was not forced.
-        ``abandon`` gives up the close and leaves the ledger to a recovery. ``metadata`` has what a call that raises does not return.
+        Closing a closed ledger has no effect, nor has closing in a forked child. ``forced`` waits for nothing and gives up what is not
+        acknowledged, with ``deferred_sync`` also what was not forced. A ledger with guaranteed write quorum is closed once every entry is
+        on all of its write set, which takes a bookie for every position; ``abandon`` gives up such a close and leaves the ledger to a
+        recovery.
 
-        Raises OperationTimeoutError when that lasts longer than ``operation_timeout_s``, and the close goes on. The first call raises the
-        error of appends that failed, after it has closed the ledger without them, unless somebody was told it: ``result()`` or
-        ``exception()`` of one of their futures was called, or a call of this handle raised it. A completion callback that does not look at
-        its future is told nothing.
+        Raises LedgerFencedError, at every call, for a ledger that another client fenced or closed elsewhere. Raises OperationTimeoutError
+        when closing lasts longer than ``operation_timeout_s``; the close goes on then. The first call raises the error of appends that
+        failed, after it has closed the ledger without them, unless that error was told already: ``result()`` or ``exception()`` of one of
+        their futures was called, or a call of this handle raised it. A completion callback that does not look at its future is told
+        nothing. After a call that raised, the attribute ``metadata`` tells how the ledger ended.
 
         Rules: G-10, G-11.
         """

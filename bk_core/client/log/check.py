@@ -76,7 +76,7 @@ class LogCheck:
 
     @property
     def is_locked(self) -> bool:
-        """True if nothing but the password of its ledgers is the matter."""
+        """True if the only problem is the password of the log's ledgers."""
         return bool(self.problems) and all(problem.kind == "password" for problem in self.problems)
 
 

@@ -1,4 +1,4 @@
-"""Appends to a log that no thread waits with (bk_core/client/entering.py). The thread that makes room hands in what had none at first."""
+"""Appends to a log for which no thread waits (bk_core/client/entering.py). The thread that makes room hands in what had none at first."""
 
 from __future__ import annotations
 

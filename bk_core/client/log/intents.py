@@ -1,4 +1,5 @@
-"""Intents: who is about to write a ledger that nothing lists yet. Recorded before the ledger is created, so that none is ever forgotten.
+"""Intents: each tells who is about to write a ledger that nothing lists yet. It is stored before the ledger is created, so that no ledger
+is ever forgotten.
 
 One value per ledger at store path ``intents/<log>/<ledger id>`` for data, ``intents/<log>/<ledger id>.history`` for history.
 """

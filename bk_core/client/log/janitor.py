@@ -73,9 +73,14 @@ _log = logging.getLogger("bk_core.client.log")
 
 @dataclass(frozen=True, slots=True)
 class GcReport:
-    """The result of one pass: ledgers deleted; listed ledgers of vanished writers that were closed; failures (ledger id, reason);
-    ledgers left alone for good because they do not carry the log's name and id and were not adopted (OWN-6, OWN-11); and ledgers that did
-    not exist any more, of which only the intent was left and is ``forgotten``."""
+    """The result of one pass.
+
+    ``deleted`` are the ledgers that were deleted, ``closed`` the listed ledgers of vanished writers that were closed, and ``failed`` those
+    that could not be (ledger id, reason). ``foreign`` are ledgers that are left alone for good, because they do not carry the log's name
+    and id and were not adopted (ledger id, reason). ``forgotten`` are ledgers that did not exist any more, whose intent was forgotten.
+
+    Rules: OWN-6, OWN-11.
+    """
 
     deleted: tuple[int, ...] = ()
     closed: tuple[int, ...] = ()

@@ -1,6 +1,6 @@
 """One process's leadership of a log: it runs ``LogLeader`` on two threads, and performs what the machine asks for.
 
-See ``writer`` for who does what. Steps of the machine run under one lock, on the thread where something happened.
+``writer`` tells what each thread does. Steps of the machine run under one lock, on the thread where something happened.
 """
 
 from __future__ import annotations

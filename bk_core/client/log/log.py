@@ -1,4 +1,4 @@
-"""A log as an object: ``client.create_log("events")`` and ``client.log("events")``. What it does is done by the functions beside it."""
+"""A log as an object: ``client.create_log("events")`` and ``client.log("events")``. Its methods call the functions of this folder."""
 
 from __future__ import annotations
 
@@ -381,8 +381,8 @@ class Log(StaysHere):
     ) -> tuple[int, ...]:
         """Drop whole segments from the front, and return the ids of the ledgers that were deleted.
 
-        Dropped is what lies before the segment of the Position ``before``, or was committed before that datetime; what was committed longer
-        ago than ``older_than`` (a timedelta or seconds); and what is older than the newest ``max_bytes``.
+        A segment is dropped if it lies before the segment of the Position ``before``, or was committed before the datetime ``before``; if
+        it was committed longer ago than ``older_than`` (a timedelta or seconds); or if the segments behind it have ``max_bytes`` already.
 
         Raises InvalidArgumentError without a bound; LogClockError for a time that the metadata store's clock has not reached;
         NoSuchLogError.
@@ -419,15 +419,15 @@ class Log(StaysHere):
 
     @checked()
     def check(self, *, read: bool = True) -> LogCheck:
-        """Check that all is there that the log lists, and return a report. Nothing is changed. With ``read`` the ends of its ledgers are
-        read, too.
+        """Check that everything that the log lists is there, and return a report. Nothing is changed. With ``read`` the ends of its ledgers
+        are read, too.
 
         Raises NoSuchLogError.
         """
         return check_log(self._client, self.name, password=self._password, read=read)
 
     def delete(self) -> None:
-        """Delete the log with its ledgers. Whoever writes it is ended.
+        """Delete the log with its ledgers. Its writers are ended.
 
         Raises NoSuchLogError.
         """

@@ -1,4 +1,4 @@
-"""``Log.plot_segments``: what there is to draw of a log."""
+"""``Log.plot_segments``: collects what is drawn of a log."""
 
 from __future__ import annotations
 

@@ -61,7 +61,8 @@ R = TypeVar("R", bound="LogReader")
 
 @dataclass(frozen=True, slots=True)
 class LogEntries:
-    """Consecutive entries of one segment. ``offsets``: int64 view, count + 1, into ``values``."""
+    """``count`` consecutive entries of one segment, from ``first_entry_id`` on. Payload i is ``values[offsets[i]:offsets[i + 1]]``;
+    ``offsets`` are int64."""
 
     segment: Segment
     first_entry_id: int
@@ -106,8 +107,9 @@ class LogReader(StaysHere):
 
     To follow a log, use ``follow``, or ``read``, then ``wait``, then ``read`` again. ``close`` it, or use it with ``with``.
 
-    Entries are read whole. One of which the ``row`` of a position leaves some rows is read from its first row on. One whose rows were all
-    consumed is passed by: in a raw log ``Position(3, 17, row=1)`` is ``Position(3, 18)``. ``Log.to_batches`` is exact to the row.
+    Entries are read whole. If the ``row`` of a position lies inside an entry, this entry is read from its first row on. If all rows of the
+    entry were consumed, reading begins behind it: in a raw log ``Position(3, 17, row=1)`` is ``Position(3, 18)``. ``Log.to_batches`` is
+    exact to the row.
     """
 
     @checked(password=SECRET)
@@ -158,7 +160,8 @@ class LogReader(StaysHere):
         return behind
 
     def beside(self) -> LogReader:
-        """Another reader at the position of this one, for another thread. It asks for nothing yet, and knows an outage as this one does."""
+        """Return another reader at the position of this one, for another thread. It asks for nothing yet. An outage of the metadata store
+        that this reader has noticed counts for it as well."""
         return self._beside(LogReader)
 
     def _beside(self, kind: type[R]) -> R:
@@ -170,8 +173,11 @@ class LogReader(StaysHere):
 
     @property
     def position(self) -> Position:
-        """The next entry to read. It may be set: ArgumentTypeError for what is no position, InvalidArgumentError for one beyond the end of
-        the log, or of a segment that is closed, and what reading the log's list raises."""
+        """The next entry to read. It may be set.
+
+        Setting it raises ArgumentTypeError for what is no position, InvalidArgumentError for one beyond the end of the log or of a segment
+        that is closed, and what reading the log's list raises.
+        """
         assert self._order.position is not None
         return self._order.position
 

@@ -1,6 +1,6 @@
 """Writing a log exclusively: one leader at a time, driven by ``LogLeader`` (protocol/log/leader.py; replication-protocol.md 10.1, 10.2).
 
-Who does what. A caller hands its work over in one step that an interrupt (Ctrl-C) cannot tear, and waits. It never runs the machine,
+The threads. A caller hands its work over in one step that an interrupt (Ctrl-C) cannot tear, and waits. It never runs the machine,
 because half a step is no state. Callers' work is done by the writer's own thread, in their order. Steps of the machine run under one lock,
 on the thread where something happened: the writer's own, the reactor's, the worker's. What a step asks for leaves in two lanes that keep
 its order: entries go to the ledger's ``WriteHandle``, where the writer's own thread may wait for room; outcomes go to the callers' futures.

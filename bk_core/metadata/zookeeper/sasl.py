@@ -1,4 +1,4 @@
-"""The package by way of which kazoo speaks SASL, and which not everybody needs."""
+"""Checks for the package by which kazoo speaks SASL. It is an extra, because few programs need it."""
 
 from __future__ import annotations
 

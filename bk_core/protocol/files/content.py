@@ -26,15 +26,18 @@ class Content:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The size in bytes."""
         return len(self.inline) + sum(extent.length for extent in self.extents)
 
 
 @dataclass(frozen=True, slots=True)
 class FileStatus:
-    """``path`` in normal form. ``size`` in bytes, 0 of a directory. ``modified_ms``: milliseconds since 1970 by the owner's clock, not
-    before those of earlier changes (FS-21). ``file_id``: a number that no other file or directory of the store ever has. ``children``: of a
-    directory, how many it holds."""
+    """The status of a file or directory.
+
+    ``path`` is in normal form. ``size`` is in bytes, and 0 for a directory. ``modified_ms`` is the time of the last change, in milliseconds
+    since 1970 by the owner's clock, and never before that of an earlier change (FS-21). ``file_id`` is a number that no other file or
+    directory of the store ever has. ``children`` is the number of names in a directory.
+    """
 
     path: str
     is_directory: bool

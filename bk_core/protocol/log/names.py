@@ -1,7 +1,7 @@
 """Names of logs: those that hold the changes of file stores begin alike. Pure.
 
-Here is all that logs know of file stores, which are made of logs: ``bk_core.client.files`` imports ``bk_core.client.log``, not the other
-way round.
+Logs know nothing else of file stores. File stores are made of logs: ``bk_core.client.files`` imports ``bk_core.client.log``, and not the
+other way round.
 """
 
 from __future__ import annotations

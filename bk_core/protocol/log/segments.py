@@ -194,13 +194,14 @@ def stored_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LogProperties:
-    """The settings by which entries of the log are made and kept. ``entry_format``: raw, each entry is what its writer gave; arrow, Spark's
-    record batches, which Spark asks for by name when it makes a log. ``schema`` is a serialised Arrow schema in base64, or "" until the
-    first write gives it.
+    """The settings by which entries of a log are made and kept.
 
-    ``retention_ms``, ``retention_bytes``: what is older, or beyond that many newest bytes, may be trimmed; None keeps it for ever.
-    ``guaranteed``: data ledgers are written with a guaranteed write quorum. ``committed_retention_ms``: marks of queries that have not
-    committed for so long are forgotten; None keeps them for ever.
+    ``entry_format`` is "raw", where each entry is what its writer gave, or "arrow", where entries are Arrow record batches, as Spark writes
+    them. ``schema`` is a serialised Arrow schema in base64, or "" until the first write gives it. With ``guaranteed`` data ledgers are
+    written with a guaranteed write quorum.
+
+    Segments older than ``retention_ms``, and those behind which there are ``retention_bytes`` already, may be trimmed. Marks of queries
+    that have not committed for ``committed_retention_ms`` are forgotten. None keeps them for ever.
     """
 
     entry_format: EntryFormat = "raw"
