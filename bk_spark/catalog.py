@@ -30,6 +30,7 @@ _PROVIDER, _PREFIX = "provider", "option."
 _SOURCES = frozenset({"log", "logs", "log_pattern", "ledgers"})  # a statement that names one of them does not mean the table's
 _SPELLED: Mapping[str, Option] = {name.lower(): option for option in OPTIONS for name in (option.name, *option.aliases)}
 _URI, _LOG = "`bookkeeper.metadataServiceUri` = 'zk://host:2181/ledgers'", "log = 'name'"
+_LINE = ".option('bookkeeper.metadataServiceUri', 'zk://host:2181/ledgers').option('log', 'name') names the cluster and the log"
 
 
 def of_table(given: Mapping[str, str]) -> dict[str, str] | None:
@@ -61,10 +62,11 @@ def for_reading(given: Mapping[str, str], schema: StructType, takes: Callable[[s
     stored = _remembered(schema)
     if not given and not stored:
         raise InvalidArgumentError(
-            "this table does not say what to read: Spark keeps no options for it, and tells them to us only at a CREATE TABLE without "
-            "columns and without AS SELECT; not with columns, nor at saveAsTable, writeTo(...).create() or createOrReplace(). Its rows are "
-            "in the log. Make it again: DROP TABLE t; CREATE TABLE t USING bookkeeper OPTIONS (...), which finds the columns and remembers "
-            f"the options. Or say them at the statement: SELECT * FROM t WITH ({_URI}, {_LOG}), or spark.read.option(...).table('t')"
+            f"this read has no options: {_LINE}. Of a table: Spark keeps no options for this one, and tells them to us only at a CREATE "
+            "TABLE without columns and without AS SELECT; not with columns, nor at saveAsTable, writeTo(...).create() or "
+            "createOrReplace(). Its rows are in the log. Make it again: DROP TABLE t; CREATE TABLE t USING bookkeeper OPTIONS (...), which "
+            f"finds the columns and remembers the options. Or say them at the statement: SELECT * FROM t WITH ({_URI}, {_LOG}), or "
+            "spark.read.option(...).table('t')"
         )
     return {key: value for key, value in stored.items() if _field(key) not in fields and takes(_field(key))} | dict(given)
 
@@ -73,9 +75,10 @@ def for_writing(given: Mapping[str, str]) -> dict[str, str]:
     """Raise InvalidArgumentError, with the line to write, if there are no options, because the table's do not reach a write."""
     if not given:
         raise InvalidArgumentError(
-            "Spark does not tell a write which options the table was made with. For CREATE TABLE ... AS SELECT write the rows first: "
-            "df.write.format('bookkeeper').option(...).mode('append').save(), then CREATE TABLE t USING bookkeeper OPTIONS (...). Into a "
-            f"table that is there, say them at the statement: INSERT INTO t WITH ({_URI}, {_LOG}) SELECT ...; "
+            f"this write has no options: {_LINE}. Of a table: Spark does not tell a write which options the table was made with. For "
+            "CREATE TABLE ... AS SELECT write the rows first: df.write.format('bookkeeper').option(...).mode('append').save(), then "
+            "CREATE TABLE t USING bookkeeper OPTIONS (...). Into a table that is there, say them at the statement: "
+            f"INSERT INTO t WITH ({_URI}, {_LOG}) SELECT ...; "
             "df.writeTo('t').option('log', 'name').option(...).append(); or save() as above. Not df.write.option(...).insertInto('t'): "
             "without .format('bookkeeper') Spark drops its options"
         )

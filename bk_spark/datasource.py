@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
-from bk_core.errors import InvalidArgumentError
 from bk_spark.catalog import for_reading, for_writing, of_table, remember
-from bk_spark.options.scopes import BATCH_OPTIONS, ENDINGS
-from bk_spark.options.table import Options, parse_options
+from bk_spark.options.scopes import ANY_READ, BATCH_READ, STREAM_READ, TABLES
+from bk_spark.options.table import Options, parse_options, refuse_others
 from bk_spark.plain_errors import plainly
 from bk_spark.schemas import without_table_options
 from bk_spark.worker_process import spare_collections
@@ -19,8 +18,6 @@ from bk_spark.worker_process import spare_collections
 if TYPE_CHECKING:
     from bk_spark.sink.writer import BookKeeperStreamWriter, BookKeeperWriter
     from bk_spark.source.stream import BookKeeperStreamReader
-
-_BATCH_ONLY = ENDINGS | {"pushdown"}
 
 
 class BookKeeperDataSource(DataSource):
@@ -60,7 +57,9 @@ class BookKeeperDataSource(DataSource):
         self._inferred = True
         if self._table is not None:
             return remember(schema_of(parse_options(self._table)), self._table)
-        return schema_of(parse_options(self._given))
+        options = parse_options(self._given)
+        refuse_others(options, ANY_READ if options.metadata is None else TABLES[options.metadata])
+        return schema_of(options)
 
     @plainly
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -68,7 +67,7 @@ class BookKeeperDataSource(DataSource):
 
         Raises InvalidArgumentError for options that are unknown or do not go together.
         """
-        return batch_reader(parse_options(for_reading(self._given, schema, BATCH_OPTIONS.__contains__)), schema)
+        return batch_reader(parse_options(for_reading(self._given, schema, BATCH_READ.takes.__contains__)), schema)
 
     @plainly
     def streamReader(self, schema: StructType) -> BookKeeperStreamReader:
@@ -78,9 +77,8 @@ class BookKeeperDataSource(DataSource):
         """
         from bk_spark.source.stream import BookKeeperStreamReader
 
-        options = parse_options(for_reading(self._given, schema, lambda field: field not in _BATCH_ONLY))
-        if options.metadata is not None:
-            raise InvalidArgumentError(f"metadata={options.metadata} is a table for batch reads; a stream reads log, logs or logPattern")
+        takes = STREAM_READ.takes | {"ledgers", "metadata"}  # what a table is about is not left out, but refused
+        options = parse_options(for_reading(self._given, schema, takes.__contains__))
         return BookKeeperStreamReader(options, schema, self._inferred)
 
     @plainly

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from bk_spark.options.scopes import home
 from bk_spark.options.table import OPTIONS, Option
 
-_HEAD = "| Option | Default | Aliases | Meaning |"
+_HEAD = "| Option | Default | Aliases | Meaning | For |"
 
 
 def options_table(options: Sequence[Option]) -> str:
-    lines = [_HEAD, "| --- | --- | --- | --- |"]
+    lines = [_HEAD, "| --- | --- | --- | --- | --- |"]
     for option in options:
         default = option.shown_default if option.shown_default is not None else f"`{option.default}`"
-        lines.append(f"| `{option.name}` | {default} | {', '.join(f'`{a}`' for a in option.aliases)} | {option.doc} |")
+        lines.append(
+            f"| `{option.name}` | {default} | {', '.join(f'`{a}`' for a in option.aliases)} | {option.doc} | {home(option.field)} |"
+        )
     return "\n".join(lines)
 
 

@@ -37,10 +37,9 @@ from bk_spark.options.grammar import (
     parse_when,
 )
 from bk_spark.options.help import unknown
-from bk_spark.options.scopes import out_of_place
+from bk_spark.options.scopes import SPARKS_OWN, Scope, out_of_place
 
 URI_ENVIRONMENT = "BOOKKEEPER_METADATA_SERVICE_URI"
-SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})  # Spark mixes these into a streaming sink's options
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,7 +455,7 @@ class Options:
     fail_on_different_replay: bool = False
     txn_app_id: str | None = None
     txn_version: int | None = None
-    given: frozenset[str] = field(default=frozenset(), repr=False)  # fields that were set, not defaulted
+    given: frozenset[str] = field(default=frozenset(), repr=False)  # what was set, not defaulted: fields, and SPARKS_OWN
 
     @property
     def secret(self) -> bytes:
@@ -468,9 +467,12 @@ class Options:
         return self.log is not None or self.logs is not None or self.log_pattern is not None
 
     def log_name(self) -> str:
-        """The one log, where there must be just one to write to."""
+        """The one log, where there must be one."""
         if self.log is None:
-            raise InvalidArgumentError('name the log: .option("log", "name"), or WITH (log = \'name\') on a table')
+            raise InvalidArgumentError(
+                'name the log to read: .option("log", "name") or load("name"), or WITH (log = \'name\') on a table; for several: option '
+                "logs or logPattern"
+            )
         return self.log
 
     def log_names(self) -> tuple[str, ...]:
@@ -482,8 +484,9 @@ def parse_options(given: Mapping[str, str], environment: Mapping[str, str] | Non
     """Parse options. Raises InvalidArgumentError for an unknown option, a bad value, an option given under two names, or a missing one."""
     spelled = {spelling.lower(): option for option in OPTIONS for spelling in (option.name, *option.aliases)}
     values: dict[str, Any] = {}
+    sparks = {key.lower() for key in given} & SPARKS_OWN.keys()
     for key, text in given.items():
-        if key.lower() in SPARKS_OWN:
+        if key.lower() in sparks:
             continue
         option = spelled.get(key.lower())
         if option is None:
@@ -499,15 +502,16 @@ def parse_options(given: Mapping[str, str], environment: Mapping[str, str] | Non
             f"name the cluster: {line}; on a table WITH (`bookkeeper.metadataServiceUri` = '...'); or {URI_ENVIRONMENT}"
         )
     _check_together(values)
-    return Options(**values, given=frozenset(values))
+    return Options(**values, given=frozenset(values) | sparks)
 
 
-def refuse_others(options: Options, takes: frozenset[str], what: str) -> None:
-    """Raise InvalidArgumentError for an option that would be read and have no effect; the message says where it belongs. ``takes`` are
-    fields; ``what`` is what the options are for."""
-    idle = {option.name: option.field for option in OPTIONS if option.field in options.given - takes}
+def refuse_others(options: Options, scope: Scope) -> None:
+    """Raise InvalidArgumentError for an option that would have no effect in ``scope``; the message says where it belongs, and what does
+    its work there."""
+    idle = options.given - scope.takes
     if idle:
-        raise InvalidArgumentError(out_of_place(idle, what))
+        names = {**SPARKS_OWN, **{option.field: option.name for option in OPTIONS}}
+        raise InvalidArgumentError(out_of_place({names[field]: field for field in idle}, scope))
 
 
 def _parse(option: Option, text: str) -> Any:
@@ -532,5 +536,8 @@ def _check_together(values: Mapping[str, Any]) -> None:
         raise InvalidArgumentError(f"minOffsetsPerTrigger {least} is more than maxRowsPerTrigger {most}")
     if "max_trigger_delay_ms" in values and least is None:
         raise InvalidArgumentError("maxTriggerDelay does nothing without minOffsetsPerTrigger")
+    packing = [option.name for option in OPTIONS if option.field in ("entry_size", "compression") and option.field in values]
+    if packing and values.get("entry_format") == "raw":
+        raise InvalidArgumentError(f"option {packing[0]} does nothing with entryFormat=raw, which makes each value an entry as it is")
     if values.get("merge_schema") and values.get("overwrite_schema"):
         raise InvalidArgumentError("options mergeSchema and overwriteSchema exclude each other: one keeps the log's columns, one does not")

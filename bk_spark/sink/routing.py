@@ -19,12 +19,16 @@ def route_column(schema: StructType) -> str:
         found = [f for f in schema.fields if f.name.casefold() == name]
         if found:
             if not isinstance(found[0].dataType, StringType):
-                kind = found[0].dataType.simpleString()
-                raise LogSchemaError(f"column {found[0].name!r} chooses the log of each row, so it must be a string, not {kind}")
+                raise LogSchemaError(_routed(found[0].name, f"it must be a string, not {found[0].dataType.simpleString()}"))
             return found[0].name
     raise InvalidArgumentError(
-        'name the log: .option("log", "name"), or WITH (log = \'name\') on a table; or give each row a string column "log"'
+        'name the log to write: .option("log", "name") or save("name"), or WITH (log = \'name\') on a table; or give each row a string '
+        'column "log" that names its log'
     )
+
+
+def _routed(column: str, wrong: str) -> str:
+    return f'option log is not given, so column {column!r} names the log of each row: {wrong}. For one log: .option("log", "name")'
 
 
 def without_route(schema: StructType, column: str) -> StructType:
@@ -41,13 +45,16 @@ def split_by_log(batch: pa.RecordBatch, column: str) -> Iterator[tuple[str, pa.R
     index = batch.schema.get_field_index(column)
     names = batch.column(index)
     if names.null_count:
-        raise LogSchemaError(f"column {column!r} chooses the log of each row, and {names.null_count} rows have null there")
+        raise LogSchemaError(_routed(column, f"{names.null_count} rows have null there"))
     others = [i for i in range(batch.num_columns) if i != index]
     rest = pa.RecordBatch.from_arrays([batch.column(i) for i in others], schema=pa.schema([batch.schema.field(i) for i in others]))
     encoded = names.dictionary_encode()
     logs = encoded.dictionary.to_pylist()
     for log in logs:
-        log_path(log)
+        try:
+            log_path(log)
+        except InvalidArgumentError as error:
+            raise error.retold(_routed(column, str(error.args[0]))) from None
     if len(logs) == 1:
         yield logs[0], rest
         return

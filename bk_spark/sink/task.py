@@ -12,11 +12,10 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
-from bk_core.errors import InvalidArgumentError
 from bk_spark.clients import client_for
 from bk_spark.entries.packing import PackedEntries, Packer, conform, pack_arrow, pack_raw
 from bk_spark.entries.stored_schema import arrow_schema_of_text
-from bk_spark.options.scopes import SINK_OPTIONS, STREAM_SINK_OPTIONS
+from bk_spark.options.scopes import BATCH_WRITE, STREAM_WRITE
 from bk_spark.options.table import Options, refuse_others
 from bk_spark.schemas import check_schema
 from bk_spark.sink.data_ledgers import TaskLedgers
@@ -28,7 +27,6 @@ from bk_spark.sink.schema import only_value, spelled
 from bk_spark.worker_process import spare_collections
 
 _log = logging.getLogger("bk_spark.sink")
-_SOURCE_ONLY = {"ledgers": "ledgers", "logs": "logs", "logPattern": "log_pattern", "metadata": "metadata"}
 ROUTED_RUN_BYTES = 512 << 10
 """The payload of one append to one of several logs, each of which has its own memory for the run that it fills."""
 
@@ -52,13 +50,7 @@ class Sink:
     """One planned write. It is plain data, pickled into every task. ``owner`` is "" for a stream, whose query id owns its ledgers."""
 
     def __init__(self, options: Options, schema: StructType, owner: str, mark: tuple[str, int] | None, overwrite: bool = False) -> None:
-        for name, given in _SOURCE_ONLY.items():
-            if given in options.given:
-                raise InvalidArgumentError(f'option {name} is for reading; a write takes .option("log", "name") or a column log')
-        if owner:
-            refuse_others(options, SINK_OPTIONS, "a batch write")
-        else:
-            refuse_others(options, STREAM_SINK_OPTIONS, "the sink of a stream")
+        refuse_others(options, BATCH_WRITE if owner else STREAM_WRITE)
         wanted_properties(options)
         self.options = options
         self.owner = owner

@@ -81,8 +81,6 @@ class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         _check_overwrites(options, overwrite)
-        if options.txn_app_id is not None:
-            raise InvalidArgumentError("txnAppId and txnVersion are for batch writes; a stream has its query id and batch ids")
         if options.fail_on_different_replay and not options.exactly_once:
             raise InvalidArgumentError("exactlyOnce=false keeps no mark that a replay could be told by; leave failOnDifferentReplay out")
         self._overwrite = overwrite

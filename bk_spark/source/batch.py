@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from bk_core.errors import InvalidArgumentError
 from bk_spark.clients import client_for
 from bk_spark.options.grammar import KAFKA
-from bk_spark.options.scopes import BATCH_OPTIONS
+from bk_spark.options.scopes import BATCH_READ, PLACES
 from bk_spark.options.table import Options, refuse_others
 from bk_spark.plain_errors import plainly
 from bk_spark.schemas import arrow_schema
@@ -44,8 +44,10 @@ def rows_schema(options: Options) -> StructType:
 
 def rows_reader(options: Options, schema: StructType) -> DataSourceReader:
     """Return a reader. It has ``pushFilters`` only with ``pushdown=true``, because Spark refuses a reader that has it while its conf is off
-    (spark-connectors.md 5.5)."""
-    refuse_others(options, BATCH_OPTIONS, "a batch read of rows")
+    (spark-connectors.md 5.5). Raises InvalidArgumentError for options that have no effect."""
+    refuse_others(options, BATCH_READ)
+    if options.ledgers is not None and options.given & PLACES:
+        raise InvalidArgumentError("ledgers are read whole: starting and ending offsets are places in logs; filter on entryId instead")
     return PushdownReader(options, schema) if options.pushdown else BookKeeperReader(options, schema)
 
 

@@ -16,7 +16,6 @@ from bk_core.protocol.log.segments import Segment
 from bk_core.protocol.log.view import LogView
 from bk_spark.entries.ranges import EntryRange
 from bk_spark.options.grammar import KAFKA
-from bk_spark.options.scopes import PLACES
 from bk_spark.options.table import Options
 from bk_spark.schemas import arrow_schema, schema_of_text
 from bk_spark.source.bounds import NO_BOUNDS, Bounds
@@ -40,7 +39,7 @@ def views_of(client: Any, options: Options, under_way: bool = False, either: boo
 
     ``under_way``: for a stream that may have begun long ago (``source_logs``). With ``failOnDataLoss=false`` it does without logs that are
     gone, as long as there is one that tells the columns. ``either``: Spark does not say whether a batch or a stream
-    asks. Then nothing is said of streams where another name is suggested. ``waiting``: logs that do not exist are left out, because the
+    asks, so a missing log is told in words that are true of both. ``waiting``: logs that do not exist are left out, because the
     stream waits for them.
     """
     views: dict[str, LogView] = {}
@@ -49,7 +48,7 @@ def views_of(client: Any, options: Options, under_way: bool = False, either: boo
         try:
             views[name] = read_log(client, name)
         except NoSuchLogError as error:
-            missing = with_deleted(error) if under_way and not (either and _is_near(error)) else error
+            missing = _unknown(error) if either else with_deleted(error) if under_way else error
             if options.log_pattern is None and not waiting and (not under_way or options.fail_on_data_loss):
                 raise missing from None
     if missing is not None and not views and not waiting:
@@ -57,9 +56,12 @@ def views_of(client: Any, options: Options, under_way: bool = False, either: boo
     return views
 
 
-def _is_near(error: NoSuchLogError) -> bool:
-    """Return True if the error suggests the name of another log."""
-    return str(error.args[0]).endswith("?")
+def _unknown(error: NoSuchLogError) -> NoSuchLogError:
+    """Return the same error with both reasons that there may be, unless it suggests the name of another log."""
+    text = str(error.args[0])
+    if type(error) is not NoSuchLogError or text.endswith("?"):
+        return error
+    return error.retold(f"{text}: it was never made, or it was deleted with what was not read yet")
 
 
 def with_deleted(error: NoSuchLogError) -> NoSuchLogError:
@@ -171,10 +173,7 @@ def read_ranges(client: Any, options: Options, bounds: Bounds = NO_BOUNDS) -> tu
 
 
 def _ledger_ranges(client: Any, options: Options, bounds: Bounds) -> list[EntryRange]:
-    """Return the ranges of single ledgers. Raises InvalidArgumentError for offsets of logs, and NoSuchLedgerError unless
-    ``failOnDataLoss=false``, which gives the rest."""
-    if options.given & PLACES:
-        raise InvalidArgumentError("ledgers are read whole: starting and ending offsets are places in logs; filter on entryId instead")
+    """Return the ranges of single ledgers. Raises NoSuchLedgerError unless ``failOnDataLoss=false``, which gives the rest."""
     ranges: list[EntryRange] = []
     left_out: list[int] = []
     for ledger_id in dict.fromkeys(i for first, last in options.ledgers or () for i in range(first, last + 1)):

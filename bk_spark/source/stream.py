@@ -25,14 +25,14 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from bk_core.client.log.list_store import no_such_log, now_ms
-from bk_core.errors import InvalidArgumentError, LogDataLossError, LogError, LogSchemaError
+from bk_core.errors import LogDataLossError, LogError, LogSchemaError
 from bk_core.protocol.log.lag import Lag, lag
 from bk_core.protocol.log.offset import LogOffset, to_json
 from bk_core.protocol.log.position import Position
 from bk_spark.clients import client_for
 from bk_spark.entries.ranges import EntryRange
 from bk_spark.options.grammar import KAFKA, matching
-from bk_spark.options.scopes import STREAM_OPTIONS
+from bk_spark.options.scopes import STREAM_READ
 from bk_spark.options.table import Options, refuse_others
 from bk_spark.plain_errors import plainly
 from bk_spark.schemas import arrow_schema
@@ -64,8 +64,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     accumulators: Accumulators | None = None
 
     def __init__(self, options: Options, schema: StructType, inferred: bool = False) -> None:
-        _refuse_batch_options(options)
-        refuse_others(options, STREAM_OPTIONS, "a stream")
+        refuse_others(options, STREAM_READ)
         self._options = options
         waiting = options.wait_for_log and not inferred
         views = retried(lambda: views_of(client_for(options.uri, options.protocol), options, under_way=True, waiting=waiting))
@@ -397,16 +396,6 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._options, self._schema, self._raw, partition, self.accumulators)
-
-
-def _refuse_batch_options(options: Options) -> None:
-    if options.ledgers is not None:
-        raise InvalidArgumentError("ledgers are read in batch; a stream needs option log, logs or logPattern")
-    if options.metadata is not None or options.pushdown:
-        raise InvalidArgumentError("options metadata and pushdown are for batch reads")
-    endings = (options.ending_offsets, options.ending_timestamp, options.ending_offsets_by_timestamp)
-    if any(ending is not None for ending in endings):
-        raise InvalidArgumentError("endingOffsets, endingTimestamp and endingOffsetsByTimestamp are for batch reads: a stream has no end")
 
 
 def _clock_ms() -> int:

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from bk_core.errors import InvalidArgumentError
 from bk_spark.clients import client_for
-from bk_spark.options.scopes import TABLE_OPTIONS
+from bk_spark.options import scopes
 from bk_spark.options.table import Options, refuse_others
 from bk_spark.plain_errors import plainly
 from bk_spark.schemas import arrow_schema
@@ -43,7 +43,7 @@ def table_schema(name: str, columns: tuple[str, ...] | None) -> StructType:
 
 def table_reader(name: str, options: Options, schema: StructType) -> DataSourceReader:
     """Return a reader, with ``pushFilters`` only with ``pushdown=true`` (spark-connectors.md 5.5)."""
-    refuse_others(options, TABLE_OPTIONS[name], f"metadata={name}")
+    refuse_others(options, scopes.TABLES[name])
     return PushdownMetadataReader(options, schema) if options.pushdown else MetadataReader(options, schema)
 
 

@@ -29,7 +29,7 @@ from bk_core.config import SET_BY_HAND, ClientConfig
 from bk_core.metrics import table
 from bk_core.protocol.ledger.read.options import ReadMode, ReadOptions
 from bk_core.protocol.limits import Limits
-from bk_spark.options.scopes import BATCH_OPTIONS, SINK_OPTIONS, STREAM_SINK_OPTIONS, STREAMED, home
+from bk_spark.options.scopes import ANY_READ, BATCH_READ, BATCH_WRITE, STREAM_READ, STREAM_WRITE, home
 from bk_spark.options.table import OPTIONS, Option
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -268,13 +268,13 @@ def _signature(name: str, function: Callable[..., Any], *, bound: bool = False) 
 
 def options() -> str:
     def is_both(one: Option) -> bool:
-        return one.field in BATCH_OPTIONS | STREAMED and one.field in SINK_OPTIONS | STREAM_SINK_OPTIONS
+        return one.field in ANY_READ.takes and one.field in BATCH_WRITE.takes | STREAM_WRITE.takes
 
     def is_read(one: Option) -> bool:
-        return one.field in BATCH_OPTIONS
+        return one.field in BATCH_READ.takes
 
     def is_stream(one: Option) -> bool:
-        return one.field in STREAMED
+        return one.field in STREAM_READ.takes
 
     parts = [
         "# Options",

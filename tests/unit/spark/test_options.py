@@ -14,10 +14,11 @@ from bk_core.protocol.entry.layout import body_overhead
 from bk_core.protocol.ledger.metadata import DigestType
 from bk_core.protocol.ledger.run import ADD_FRAME_PREFIX_BYTES
 from bk_core.protocol.wire.frames import FRAME_BYTES_MAX
+from bk_spark.options import scopes
 from bk_spark.options.grammar import ENTRY_BYTES_MAX, Offsets, Place, parse_duration, parse_offsets, parse_times, parse_when
 from bk_spark.options.help import ELSEWHERE
 from bk_spark.options.readme import options_table, with_table
-from bk_spark.options.scopes import out_of_place
+from bk_spark.options.scopes import Scope, out_of_place
 from bk_spark.options.table import OPTIONS, Options, parse_options, refuse_others
 
 URI = {"bookkeeper.metadataserviceuri": "zk://h/ledgers"}
@@ -117,6 +118,7 @@ def test_uri_from_the_environment() -> None:
         ({"startingoffsets": "newest"}, "startingOffsets"),
         ({"startingtimestamp": "yesterday"}, "startingTimestamp"),
         ({"openledgers": "fence"}, "openLedgers"),
+        ({"entryformat": "raw", "compression": "zstd"}, "option compression does nothing with entryFormat=raw"),
         ({"maxtriggerdelay": "5m"}, "does nothing without minOffsetsPerTrigger"),
         ({"minoffsetspertrigger": "9", "maxoffsetspertrigger": "8"}, "more than maxRowsPerTrigger"),
     ],
@@ -238,10 +240,41 @@ BATCH, STREAM = "batch and streaming reads of rows", r"streaming reads \(readStr
 )
 def test_an_option_that_does_nothing_is_told_where_it_belongs(given: dict[str, str], takes: set[str], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
-        refuse_others(parse_options({"metadataServiceUri": "zk://h/ledgers", **given}), frozenset({"uri"} | takes), "metadata=logs")
+        refuse_others(parse_options({"metadataServiceUri": "zk://h/ledgers", **given}), Scope("metadata=logs", frozenset({"uri"} | takes)))
+
+
+@pytest.mark.parametrize(
+    ("given", "scope", "message"),
+    [
+        ({"endingOffsets": "latest"}, scopes.STREAM_READ, "option endingOffsets does nothing in a stream: .*availableNow=True"),
+        ({"ledgers": "7"}, scopes.STREAM_READ, "option ledgers does nothing in a stream: .*; log, logs or logPattern names what"),
+        ({"metadata": "logs"}, scopes.STREAM_READ, r"belongs to batch reads \(spark.read\); log, logs or logPattern names what"),
+        ({"pushdown": "true"}, scopes.STREAM_READ, r"belongs to batch reads \(spark.read\); Spark applies the filters"),
+        ({"checkpointLocation": "/c"}, scopes.STREAM_READ, r"checkpointLocation does nothing in a stream: .* writes \(writeStream\)$"),
+        ({"maxRowsPerTrigger": "5", "maxBytesPerTrigger": "5"}, scopes.BATCH_READ, f"belong to {STREAM}; endingOffsets or [^;]*$"),
+        ({"readerName": "a"}, scopes.BATCH_READ, f"belongs to {STREAM}; startingOffsets says where"),
+        ({"queryName": "a"}, scopes.BATCH_READ, r"option queryName does nothing in a batch read of rows: it belongs to streaming writes"),
+        ({"checkpointLocation": "/c"}, scopes.BATCH_WRITE, "option checkpointLocation does nothing in a batch write: .*; txnAppId and"),
+        ({"failOnDifferentReplay": "true"}, scopes.BATCH_WRITE, r"streaming writes \(writeStream\); txnAppId and txnVersion make"),
+        ({"logs": "a,b"}, scopes.BATCH_WRITE, r'option logs does nothing in a batch write: .*; a write takes \.option\("log", "name"\)'),
+        (
+            {"txnAppId": "a", "txnVersion": "1"},
+            scopes.STREAM_WRITE,
+            "do nothing in the sink of a stream: .* batch writes; with the",
+        ),
+    ],
+)
+def test_an_option_out_of_place_is_told_with_what_does_its_work(given: dict[str, str], scope: Scope, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        refuse_others(parse_options({"metadataServiceUri": "zk://h/ledgers", **given}), scope)
+
+
+def test_sparks_own_options_pass_where_spark_gives_them() -> None:
+    refuse_others(parse_options({**URI, "log": "a", "checkpointlocation": "/c", "queryname": "q", "outputmode": "x"}), scopes.STREAM_WRITE)
 
 
 def test_every_option_belongs_somewhere() -> None:
     """So that the message about one that does nothing always has a place to name."""
     for option in OPTIONS:
-        assert "reads" in (home := out_of_place({option.name: option.field}, "x")) or "writes" in home or "metadata=" in home, option.name
+        home = out_of_place({option.name: option.field}, Scope("x", frozenset()))
+        assert "reads" in home or "writes" in home or "metadata=" in home, option.name

@@ -25,6 +25,7 @@ from bk_spark.tables.reader import MetadataReader, PushdownMetadataReader
 from tests.spark_clients import close_clients
 
 SCHEMA = StructType([StructField("id", LongType())])
+NAMED = ".option('bookkeeper.metadataServiceUri', 'zk://host:2181/ledgers').option('log', 'name') names the cluster and the log"
 CALLS: dict[type, tuple[str, ...]] = {
     BookKeeperDataSource: ("schema", "reader", "streamReader", "writer", "streamWriter"),
     BookKeeperReader: ("partitions",),
@@ -78,6 +79,17 @@ def test_a_mistake_is_shown_without_the_way_it_came(uri: str) -> None:
         (lambda: source(log="flihgts", createLogs="false").writer(SCHEMA, False), "did you mean 'flights'?; createLogs is false"),
         (lambda: source(logPattern="flihgt.*").schema(), "matches no log; there are flights"),
         (lambda: BookKeeperDataSource({}).streamWriter(SCHEMA, False), "For CREATE TABLE ... AS SELECT write the rows first: df.write"),
+        (
+            lambda: BookKeeperDataSource({}).writer(SCHEMA, False),
+            f"[BK-ARGUMENT] this write has no options: {NAMED}. Of a table: Spark does",
+        ),
+        (lambda: BookKeeperDataSource({}).reader(SCHEMA), f"[BK-ARGUMENT] this read has no options: {NAMED}. Of a table: Spark keeps"),
+        (lambda: source().writer(SCHEMA, False), '[BK-ARGUMENT] name the log to write: .option("log", "name") or save("name"), or'),
+        (lambda: source().schema(), '[BK-ARGUMENT] name the log to read: .option("log", "name") or load("name"), or'),
+        (
+            lambda: source().writer(StructType([StructField("Topic", LongType())]), False),
+            "[BK-LOG-SCHEMA] option log is not given, so column 'Topic' names the log of each row: it must be a string, not bigint",
+        ),
         (lambda: source(log="flights", startingOffsets='{"seq":9}').reader(SCHEMA).partitions(), "lies beyond the end of log 'flights'"),
     ]
     for call, message in mistakes:
@@ -97,10 +109,12 @@ def test_a_log_that_is_gone_may_have_been_deleted_under_a_stream(uri: str, world
     assert words in shown(lambda: source(log="flihgts").streamReader(SCHEMA))[1]
     stream = source(log="flights").streamReader(SCHEMA)
     delete_log(world.client, "flights")
-    for call in (stream.initialOffset, source(log="flights").schema, lambda: source(log="flights").streamReader(SCHEMA)):
+    for call in (stream.initialOffset, lambda: source(log="flights").streamReader(SCHEMA)):
         error, text = shown(call)
         assert error.code == "BK-NO-LOG" and f"there is no log 'flights'. {words}" in text
     assert words not in shown(lambda: source(log="flights").reader(SCHEMA))[1]
+    either = shown(source(log="flights").schema)[1]  # Spark does not say who asks
+    assert "there is no log 'flights': it was never made, or it was deleted with what was not read yet" in either and "stream" not in either
     assert words not in shown(lambda: source(logPattern="f.*").schema())[1]
 
 
@@ -139,3 +153,24 @@ def test_a_cause_is_dropped_and_a_defect_is_not() -> None:
 @pytest.mark.parametrize(("kind", "method"), [(kind, method) for kind, methods in CALLS.items() for method in methods])
 def test_every_call_of_the_driver_is_told_plainly(kind: type, method: str) -> None:
     assert getattr(kind, method).__wrapped__.__name__ == method
+
+
+def test_an_option_that_does_nothing_is_refused_before_anything_is_asked_for() -> None:
+    """There is no such cluster, so a reader or writer that looked first would tell that."""
+    nowhere = {"metadataServiceUri": "zk://127.0.0.1:1/ledgers", "log": "flights"}
+
+    def source(**options: str) -> BookKeeperDataSource:
+        return BookKeeperDataSource({**nowhere, **options})
+
+    mistakes: list[tuple[Callable[[], Any], str]] = [
+        (source(entryFormat="raw").schema, "option entryFormat does nothing in a read: it belongs to writes"),
+        (source(metadata="logs", readerName="a").schema, "option readerName does nothing in metadata=logs: it belongs to streaming reads"),
+        (lambda: source(readerName="a").reader(SCHEMA), "option readerName does nothing in a batch read of rows"),
+        (lambda: source(endingOffsets="latest").streamReader(SCHEMA), "option endingOffsets does nothing in a stream"),
+        (lambda: source(txnAppId="a", txnVersion="1").streamWriter(SCHEMA, False), "do nothing in the sink of a stream"),
+        (lambda: source(checkpointLocation="/c").writer(SCHEMA, False), "option checkpointLocation does nothing in a batch write"),
+    ]
+    for call, message in mistakes:
+        assert message in shown(call)[1]
+    ledgers = BookKeeperDataSource({"metadataServiceUri": "zk://127.0.0.1:1/ledgers", "ledgers": "7", "startingOffsets": "latest"})
+    assert "ledgers are read whole" in shown(lambda: ledgers.reader(SCHEMA))[1]
