@@ -37,6 +37,8 @@ class RackMap:
 
     A mapping that cannot be read or understood is reported in the log and the last good one stays, because a typing error in it must not
     move ledgers. A bookie that cannot be resolved keeps its last known host.
+
+    Whoever brings a change asks the store about it. Nobody waits for what another thread asks: the lock is never held over a request.
     """
 
     def __init__(self, store: MetadataStore, fixed: Mapping[str, str] | None = None) -> None:
@@ -45,8 +47,10 @@ class RackMap:
         self._racks: Mapping[str, str] = dict(fixed or {})
         self._hosts: dict[BookieId, str] = {}
         self._bookies: frozenset[BookieId] = frozenset()
-        self._unresolved: set[BookieId] = set()
+        self._changes = 0  # of the registered bookies, so far
+        self._unresolved: dict[BookieId, int] = {}  # with the change that brought the bookie
         self._stale = fixed is None  # the store's mapping may have changed since it was read
+        self._reads = self._taken = 0  # reads of the mapping that were begun; the newest of them whose answer counts
         self._topology = Topology()
         self._watch: Watch | None = None
         if fixed is None:
@@ -63,7 +67,9 @@ class RackMap:
     def bookies_changed(self, bookies: Collection[BookieId]) -> None:
         """Take the registered bookies. The hosts of new ones are looked up, so that a mapping by host or address finds custom ids too."""
         with self._lock:
-            self._unresolved = (self._unresolved | (set(bookies) - self._bookies)) & set(bookies)
+            self._changes += 1
+            self._unresolved = {one: change for one, change in self._unresolved.items() if one in bookies}
+            self._unresolved |= dict.fromkeys(set(bookies) - self._bookies, self._changes)
             self._bookies = frozenset(bookies)
         self._refresh()
 
@@ -72,35 +78,52 @@ class RackMap:
             self._watch.cancel()
 
     def _rack_map_changed(self) -> None:
-        self._stale = True
+        with self._lock:
+            self._stale = True
         self._refresh()
 
     def _refresh(self) -> None:
+        """Ask the store for what is not known, and make a topology of all that is."""
         with self._lock:
-            if self._stale:
-                self._stale = False  # this comes before the read, so that a change during it counts
-                self._read()
-            if self._racks:
-                for bookie in sorted(self._unresolved):
-                    self._resolve(bookie)
-            before, self._topology = self._topology, Topology(self._racks, dict(self._hosts))
-        if self._topology.misplaced != before.misplaced:
-            _LOG.warning("bookies left out, their locations have another depth than most: %s", ", ".join(self._topology.misplaced))
+            is_stale, self._stale = self._stale, False  # this comes before the read, so that a change during it counts
+            self._reads += is_stale
+            number = self._reads
+        if is_stale:
+            self._read(number)
+        with self._lock:
+            wanted = dict(self._unresolved) if self._racks else {}
+        hosts = {bookie: host for bookie in sorted(wanted) if (host := self._host_of(bookie)) is not None}
+        with self._lock:
+            for bookie, host in hosts.items():
+                if self._unresolved.get(bookie) == wanted[bookie]:  # else it has gone, or come back elsewhere
+                    self._hosts[bookie] = host
+                    del self._unresolved[bookie]
+            before, after = self._topology, Topology(self._racks, dict(self._hosts))
+            self._topology = after
+        if after.misplaced != before.misplaced:
+            _LOG.warning("bookies left out, their locations have another depth than most: %s", ", ".join(after.misplaced))
 
-    def _read(self) -> None:
+    def _read(self, number: int) -> None:
+        """Read the mapping. Of two answers that of the read which was begun later counts."""
         try:
-            self._racks = parse_rack_map(self._store.read_rack_map().data)
+            racks = parse_rack_map(self._store.read_rack_map().data)
         except NoNodeError:
-            self._racks = {}
+            racks = {}
         except MetadataFormatError as error:
             _LOG.warning("%s; the last good rack map stays", error)
+            return
         except BkError as error:
-            self._stale = True
             _LOG.warning("the rack map cannot be read now: %s", error)
+            with self._lock:
+                self._stale = True
+            return
+        with self._lock:
+            if number > self._taken:
+                self._racks, self._taken = racks, number
 
-    def _resolve(self, bookie: BookieId) -> None:
+    def _host_of(self, bookie: BookieId) -> str | None:
         try:
-            self._hosts[bookie] = self._store.resolve(bookie)[0]
-            self._unresolved.discard(bookie)
+            return self._store.resolve(bookie)[0]
         except BkError as error:
             _LOG.debug("no host of bookie %s for its rack: %s", bookie, error)
+            return None

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -103,3 +106,81 @@ def test_a_map_that_could_not_be_read_is_read_again_with_the_next_change() -> No
     store.away = False
     racks.bookies_changed(["h2:3181"])
     assert racks.topology().rack_of("h2:3181") == "/rack-b"
+
+
+class _Slow(MemoryStore):
+    """Answers requests on other threads than the main one only when it is told to: with what it found when it was asked."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(place)
+        self.answer, self.asked = threading.Event(), threading.Event()
+
+    def _wait(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            self.asked.set()
+            assert self.answer.wait(60)
+
+    def read_rack_map(self) -> Versioned:
+        found = super().read_rack_map()
+        self._wait()
+        return found
+
+    def resolve(self, bookie_id: str) -> tuple[str, int]:
+        found = super().resolve(bookie_id)
+        self._wait()
+        return found
+
+
+def _hanging(store: _Slow, change: Callable[[], object], meanwhile: Callable[[], None]) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(change)
+        try:
+            assert store.asked.wait(60)
+            meanwhile()
+        finally:
+            store.answer.set()
+        done.result(60)
+
+
+def test_nobody_waits_for_the_racks_that_another_thread_reads() -> None:
+    store = _Slow(uuid.uuid4().hex)
+    version = store.write_rack_map(MAP, None)
+    racks = RackMap(store)
+
+    def meanwhile() -> None:
+        assert racks.topology().rack_of("bookie-a:3181") == "/rack-a"
+        racks.bookies_changed(["bookie-a:3181", "h2:3181"])
+        assert racks.topology().rack_of("h2:3181") == "/rack-b"
+
+    _hanging(store, lambda: store.write_rack_map(MAP.replace(b"rack-a", b"rack-c"), version), meanwhile)
+    assert racks.topology().rack_of("bookie-a:3181") == "/rack-c"
+
+
+def test_an_answer_that_comes_late_does_not_take_the_place_of_a_newer_one() -> None:
+    store = _Slow(uuid.uuid4().hex)
+    version = store.write_rack_map(b"{}", None)
+    racks = RackMap(store)
+
+    def meanwhile() -> None:
+        store.write_rack_map(MAP.replace(b"rack-a", b"rack-c"), version + 1)
+        assert racks.topology().rack_of("bookie-a:3181") == "/rack-c"
+
+    _hanging(store, lambda: store.write_rack_map(MAP, version), meanwhile)
+    assert racks.topology().rack_of("bookie-a:3181") == "/rack-c"
+
+
+def test_a_host_that_is_told_late_does_not_take_the_place_of_a_newer_one() -> None:
+    store = _Slow(uuid.uuid4().hex)
+    store.write_rack_map(b'{"default": {"h1": {"rack": "/one"}, "h2": {"rack": "/two"}}}', None)
+    racks = RackMap(store)
+    registered = store.register_bookie("b", "h1", 3181)
+
+    def meanwhile() -> None:
+        racks.bookies_changed([])
+        registered.close()
+        store.register_bookie("b", "h2", 3181)
+        racks.bookies_changed(["b"])
+        assert racks.topology().rack_of("b") == "/two"
+
+    _hanging(store, lambda: racks.bookies_changed(["b"]), meanwhile)
+    assert racks.topology().rack_of("b") == "/two"
