@@ -486,7 +486,8 @@ class WrongPasswordError(LedgerError):
     """The password is not the one of the ledger or log."""
 
     code = "BK-PASSWORD"
-    advice = "Pass the password that the ledger or log was created with."
+    given_by = "password=... in Python, the option password or passwordFile in Spark, --password or --password-file of bk"
+    advice = f"Pass the password that the ledger or log was created with: {given_by}."
 
 
 class WrongDigestTypeError(LedgerError):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bk_core.client.files.view import FileStoreView
     from bk_core.protocol.files.content import Content, FileStatus
 
-PASSWORD_GIVEN_BY = f"--password, or {PASSWORD_VARIABLE}"
+PASSWORD_GIVEN_BY = f"--password, --password-file, or {PASSWORD_VARIABLE}"
 _NAMES_MAX = 8
 _NEAR_MAX = 1000  # names that are compared with one that is not there
 

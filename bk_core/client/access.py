@@ -31,7 +31,7 @@ def granted(ledger_id: int, metadata: LedgerMetadata, password: bytes, digest_ty
 
 def _wrong_password(ledger_id: int, wanted: bytes, given: bytes) -> str:
     if not given:
-        return f"ledger {ledger_id} was created with a password and none was given: password=... (--password, Spark's option password)"
+        return f"ledger {ledger_id} was created with a password and none was given: {WrongPasswordError.given_by}"
     if not wanted:
-        return f"ledger {ledger_id} was created without a password, but one was given: leave it out"
-    return f"the password given for ledger {ledger_id} is not the one it was created with"
+        return f"ledger {ledger_id} was created without a password, but one was given: leave it out ({WrongPasswordError.given_by})"
+    return f"the password given for ledger {ledger_id} is not the one it was created with: {WrongPasswordError.given_by}"

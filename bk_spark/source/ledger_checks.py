@@ -32,7 +32,7 @@ def _wrong_password(ledger_id: int, log: str | None, has_one: bool, given: bool)
         return f"the password given is not the one that {which} is written with"
     told = "" if log is None else f" (ledger {ledger_id} has {'it' if has_one else 'none'})"
     if has_one:
-        line = '.option("password", "..."), on a table WITH (password = \'...\')'
+        line = '.option("password", "...") or .option("passwordFile", "..."), on a table WITH (password = \'...\')'
         return f"{which} is written with a password{told}, and none was given: {line}"
     return f"{which} is written without a password{told}, and one was given: leave the option out"
 

@@ -33,7 +33,7 @@ def wrong_password(error: WrongPasswordError, name: str, given: bytes) -> WrongP
     """The error of a store that was asked for with a password other than its own."""
     if given:
         return error.retold(f"the password given is not that of file store {name!r}; one that was made without a password takes none")
-    return error.retold(f"file store {name!r} was made with a password, and none was given: password=b'...'")
+    return error.retold(f"file store {name!r} was made with a password, and none was given: {WrongPasswordError.given_by}")
 
 
 def nodes_path(log: str) -> str:

@@ -35,7 +35,8 @@ def check_told(name: str, told: Sequence[tuple[int, bytes]], given: bytes) -> No
     if not stored:
         was = f"without a password (so is ledger {ledger_id}), and one was given"
     raise WrongPasswordError(
-        f"log {name!r} is written {was}. Nobody could read all of a log with two; give the log's own, or write another log",
+        f"log {name!r} is written {was}. Nobody could read all of a log with two; give the log's own "
+        f"({WrongPasswordError.given_by}), or write another log",
         log=name,
         ledger=ledger_id,
     )

@@ -17,7 +17,10 @@ from bk_core.errors import FileDataLostError, FileStoreTakenOverError, InvalidAr
 from tests.unit.bk_core.conftest import Bk
 
 NOT_THERE = "[BK-FILES-NO-STORE] there is no checkpoint 'fligths'; did you mean 'flights'?"
-NEEDS_PASSWORD = "[BK-PASSWORD] checkpoint 'hush' was made with a password, and none was given: --password, or BOOKKEEPER_LEDGER_PASSWORD"
+NEEDS_PASSWORD = (
+    "[BK-PASSWORD] checkpoint 'hush' was made with a password, and none was given: "
+    "--password, --password-file, or BOOKKEEPER_LEDGER_PASSWORD"
+)
 OTHER_PASSWORD = (
     "[BK-PASSWORD] the password given is not that of checkpoint 'hush'; one that was made without a password is opened without one"
 )

@@ -255,6 +255,7 @@ def test_a_wrong_password_says_what_is_wrong(client: bk_core.BookKeeper, wanted:
     with pytest.raises(bk_core.BkError, match=words) as caught:
         client.open_ledger(3, password=given)
     assert "secret" not in str(caught.value) and "other" not in str(caught.value)
+    assert bk_core.errors.WrongPasswordError.given_by in str(caught.value)
 
 
 # --- clusters and bookies --------------------------------------------------------------------------------------------------

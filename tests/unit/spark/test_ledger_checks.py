@@ -95,7 +95,7 @@ def test_the_password_is_looked_at_when_a_read_is_planned(world: Any, uri: str, 
     (secret,) = world.ledgers()
     world.write([1], log="plain")
     (plain,) = world.ledgers() - {secret}
-    line = r"""\.option\("password", "\.\.\."\), on a table WITH \(password = '\.\.\.'\)"""
+    line = r"""\.option\("password", "\.\.\."\) or \.option\("passwordFile", "\.\.\."\), on a table WITH \(password = '\.\.\.'\)"""
     cases = [
         ({"log": "sec"}, rf"log 'sec' is written with a password \(ledger {secret} has it\), and none was given: {line}"),
         ({"log": "plain", "password": SECRET}, rf"log 'plain' is written without a password \(ledger {plain} has none\), .*leave the"),
