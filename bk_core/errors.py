@@ -400,7 +400,7 @@ class NotEnoughBookiesError(LedgerError):
     """There are fewer writable bookies than the ledger needs."""
 
     code = "BK-NOT-ENOUGH-BOOKIES"
-    advice = "Start more bookies, or create the ledger with a smaller ensemble (`bk bookie ls` shows what there is)."
+    advice = "Start more bookies, or take a smaller ensemble, for a log by `bk log set` (`bk bookie ls` shows what there is)."
     retriable = True
     outcome_unknown = True
 

@@ -39,7 +39,7 @@ class Creation:
                 return
             except NotEnoughBookiesError as error:
                 if not is_hopeful:
-                    self._check_known(ensemble_size, write_quorum_size)
+                    self.check_known(ensemble_size, write_quorum_size)
                     is_hopeful = True
                 left = begun + self._session.config.operation_timeout_s - time.monotonic()
                 if left <= 0:
@@ -47,12 +47,15 @@ class Creation:
             time.sleep(min(pause, left))
             pause = min(2 * pause, 0.5)
 
-    def _check_known(self, ensemble_size: int, write_quorum_size: int) -> None:
+    def check_known(self, ensemble_size: int, write_quorum_size: int) -> None:
         """Raise NotEnoughBookiesError if there would be too few bookies even if all came back that this cluster has ever had and not
-        removed."""
+        removed. Nothing is asked while enough are writable."""
         view = self._session.bookies()
+        needed = write_quorum_size if self._session.config.opportunistic_striping else ensemble_size
+        if len(view.writable) >= needed:
+            return
         known = len({*self._session.definite(self._store.cookies), *view.writable, *view.readonly})
-        if known < (write_quorum_size if self._session.config.opportunistic_striping else ensemble_size):
+        if known < needed:
             raise not_enough_known(ensemble_size, known).nothing_done()
 
     def new_ensemble(self, size: int, write_quorum_size: int) -> tuple[str, ...]:

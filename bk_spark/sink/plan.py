@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 from bk_core.client.guards import check_password
 from bk_core.client.log.list_store import UPDATE_TIMEOUT_S, log_path, no_such_log, read_ledger_list
 from bk_core.client.log.live_writers import writer_told
+from bk_core.client.log.too_few import check_bookies
 from bk_core.client.repeating import until_definite
 from bk_core.errors import InvalidArgumentError, LogWriterAliveError, NoSuchLogError, WrongPasswordError
 from bk_core.protocol.log.ledger_list import LedgerList, LogProperties
@@ -91,7 +92,8 @@ def plan_log(client: Any, options: Options, log: str, schema: StructType, mark: 
     """Read the log's list and decide. Raises before any side effect: InvalidArgumentError for options that do not fit the log,
 
     WrongPasswordError, LogSchemaError, LogWriterAliveError behind an exclusive writer without ``takeOver``, NoSuchLogError with
-    ``createLogs=false``. InvalidArgumentError for the log of a file store, whatever is insisted on (GRD-7).
+    ``createLogs=false``, NotEnoughBookiesError for ledgers of more bookies than the cluster has, those that are away included.
+    InvalidArgumentError for the log of a file store, whatever is insisted on (GRD-7).
     """
     log_path(log)
     check_not_of_files(log, False)
@@ -99,9 +101,9 @@ def plan_log(client: Any, options: Options, log: str, schema: StructType, mark: 
     if listed is None:
         if not options.create_logs:
             raise NoSuchLogError(f"{no_such_log(client, log).args[0]}; createLogs is false, so this write makes none", log=log)
-        properties = wanted_properties(options)
+        properties, how = wanted_properties(options), " (option ensembleSize)"
     else:
-        properties = listed.properties
+        properties, how = listed.properties, ""
         check_fixed(options, log, properties)
         until_definite(partial(check_own_password, client, options, log, listed), time.monotonic() + UPDATE_TIMEOUT_S)
         if listed.live_segments and not options.take_over:
@@ -111,6 +113,7 @@ def plan_log(client: Any, options: Options, log: str, schema: StructType, mark: 
                 '.option("takeOver", "true"); of one that died close the segment: bk log release',
                 log=log,
             )
+    until_definite(partial(check_bookies, client, log, properties, how), time.monotonic() + UPDATE_TIMEOUT_S)
     text = _schema_for(options, log, properties, schema, overwrite)
     done = mark is not None and listed is not None and listed.is_committed(*mark)
     plain = replace(properties, extra={})  # tasks need no fields that this release does not know

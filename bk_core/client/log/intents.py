@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from bk_core.client.log.list_store import UPDATE_TIMEOUT_S, LogClient, ledger_exists, now_ms
+from bk_core.client.log.too_few import of_log
 from bk_core.client.processes import look_at, place_here, start_of_this
 from bk_core.client.repeating import create_once, until_definite
 from bk_core.errors import (
@@ -22,6 +23,7 @@ from bk_core.errors import (
     MetadataFormatError,
     MetadataOutcomeUnknownError,
     NoNodeError,
+    NotEnoughBookiesError,
     OperationTimeoutError,
     VersionConflictError,
 )
@@ -174,8 +176,9 @@ def create_intended(
     """A new ledger with the log's settings, whose intent was recorded before it came to be. Returns its writer.
 
     Intent and ledger both carry the log's id (OWN-5, OWN-6). A number under which another cluster has an intent at this log root is left
-    out: that intent would be taken for this ledger's, and forgotten with it. Whatever creating a ledger raises; the intent is forgotten
-    then, unless the ledger may have come to be. InvalidArgumentError before anything is done for properties that no ledger can have.
+    out: that intent would be taken for this ledger's, and forgotten with it. Whatever creating a
+    ledger raises, a shortage of bookies with the log's name; the intent is forgotten then, unless the ledger may have come to be.
+    InvalidArgumentError before anything is done for properties that no ledger can have.
     """
     properties.check()
     digest_type = DigestType[properties.digest_type]
@@ -198,9 +201,11 @@ def create_intended(
         )
     except (MetadataOutcomeUnknownError, OperationTimeoutError, ClientClosedError):  # it may come to be: the janitor looks after it
         raise
-    except Exception:
+    except Exception as error:
         if _never_was(client, ledger_id):
             forget_intent(client, log, ledger_id, purpose)
+        if isinstance(error, NotEnoughBookiesError):
+            raise of_log(error, log) from None
         raise
 
 

@@ -25,6 +25,7 @@ from bk_core.errors import (
     InvalidArgumentError,
     LogTakenOverError,
     NoSuchLogError,
+    NotEnoughBookiesError,
     OperationTimeoutError,
 )
 from bk_core.protocol.log.position import Position
@@ -323,3 +324,16 @@ def test_closing_the_client_ends_the_writer(uri: str, client: bk_core.BookKeeper
     assert not threads_of("a")
     LogWriter.open(client, "a").close()
     assert contents(client) == [b"x"]
+
+
+def test_a_log_that_needs_more_bookies_than_there_are_is_named_with_what_changes_it(client: bk_core.BookKeeper) -> None:
+    log = client.create_log("wide", ensemble_size=9)
+    with pytest.raises(NotEnoughBookiesError) as caught:
+        log.writer()
+    there = len(client.bookies().writable)
+    assert str(caught.value.args[0]).startswith(f"log 'wide': a ledger with ensemble size 9 needs 9 writable bookies, {there} are")
+    assert str(caught.value.args[0]).endswith("of log 'wide': log.set(ensemble_size=...) or `bk log set wide --ensemble-size N`")
+    assert intents_of(client, "wide") == {} and list(client.list_ledgers()) == []
+    log.set(ensemble_size=3)
+    with log.writer() as writer:
+        writer.append(b"0")

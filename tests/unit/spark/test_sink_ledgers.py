@@ -13,19 +13,23 @@ import bk_core
 from bk_core.client.log.intents import intents_of
 from bk_core.client.log.janitor import gc_log
 from bk_core.client.log.list_store import read_ledger_list
-from bk_core.client.log.lists import list_logs
+from bk_core.client.log.lists import create_log, list_logs
 from bk_core.errors import (
     InvalidArgumentError,
     LogError,
+    NotEnoughBookiesError,
     SecretUnavailableError,
     WrongPasswordError,
 )
+from bk_core.metadata.store import BookieView
 from bk_core.protocol.ledger.metadata import GWQ_MARK, LedgerState
+from bk_core.protocol.log.segments import LogProperties
 from bk_spark.options.table import parse_options
 from bk_spark.sink import commit as commits
 from bk_spark.sink import data_ledgers, sweep
 from bk_spark.sink import task as sink
 from bk_spark.sink.data_ledgers import kept_ledgers
+from bk_spark.sink.writer import BookKeeperWriter
 
 # --- data ledgers -------------------------------------------------------------------------------------------------------
 
@@ -199,6 +203,20 @@ def test_quorums_are_judged_before_any_side_effect(world: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="writeQuorumSize 3 is above ensembleSize 2"):
         world.writer(log="a", ensembleSize="2")
     assert list_logs(world.client) == [] and world.ledgers() == set()
+
+
+def test_a_log_that_needs_more_bookies_than_there_are_is_told_at_planning(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for plan in (world.writer, world.stream):
+        with pytest.raises(
+            NotEnoughBookiesError, match=r"log 'a': .* needs 9 writable bookies, .* has 3 bookies, .* \(option ensembleSize\)$"
+        ):
+            plan(log="a", ensembleSize="9")
+    create_log(world.client, "wide", LogProperties(entry_format="arrow", ensemble_size=9))
+    with pytest.raises(NotEnoughBookiesError, match=r"needs 9 .* `bk log set wide --ensemble-size N`$"):
+        BookKeeperWriter(parse_options({"metadataServiceUri": "memory://x", "log": "wide"}), world.struct("id long"), False)
+    assert list_logs(world.client) == ["wide"] and world.ledgers() == set()
+    monkeypatch.setattr(world.client._session, "bookies", lambda: BookieView((), ()))  # all are away, but they may come back
+    world.writer(log="a")
 
 
 def test_compression_and_entry_size(world: Any) -> None:
