@@ -58,7 +58,7 @@ STREAM_READ = Scope(
     "a stream",
     _ROWS | _TRIGGERS | {"reader_name", "fail_on_new_columns", "wait_for_log"},
     {
-        **dict.fromkeys(ENDINGS, ".trigger(availableNow=True) ends a stream at what is there now"),
+        **dict.fromkeys(ENDINGS, "a stream has no end; with .trigger(availableNow=True) it stops at what is there now"),
         "ledgers": "log, logs or logPattern names what a stream reads",
         "metadata": "log, logs or logPattern names what a stream reads",
         "pushdown": "Spark applies the filters of a stream without it",
