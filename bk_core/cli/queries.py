@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from bk_core.client import BookKeeper
     from bk_core.protocol.log.view import LogView
 
+CLOCKS = "time behind: from the commit by the writer's clock until now by this host's, so it is off by what the two clocks differ"
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -49,7 +51,10 @@ def show_lag(checkpoint: str, password: str, uri: str, protocol: str, as_json: b
 
     CHECKPOINT is the checkpoint folder of the query on this machine, as a path or a file: URL, or in a file store of the cluster, as
     bk://NAME. What counts is the last batch that was committed; entries of a live segment of an exclusive writer do not count until it is
-    closed. The time is the age of the oldest row that was not read. The password is that of the file store.
+    closed. The password is that of the file store.
+
+    The time is the age of the oldest row that was not read: this machine's clock now, less the clock of who committed it. Where the two
+    differ by some seconds, so is the time off by as many. It is never below zero.
     """
     from bk_core.client.log.history import read_log
 
@@ -75,6 +80,8 @@ def show_lag(checkpoint: str, password: str, uri: str, protocol: str, as_json: b
     say_table(columns, [_cells(row) for row in rows])
     done = "none" if progress.committed is None else f"{progress.committed:,}"
     click.echo(f"batch committed: {done}, planned: {progress.planned:,}")
+    if any(row["secondsBehind"] for row in rows):
+        click.echo(CLOCKS)
 
 
 def _cells(row: Mapping[str, Any]) -> list[object]:

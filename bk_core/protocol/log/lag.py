@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Rows and payload bytes not read yet, and seconds since the oldest of them was committed: 0.0 if there are none."""
+    """Rows and payload bytes not read yet, and seconds since the oldest of them was committed: 0.0 if there are none.
+
+    The commit was stamped by the clock of who made it, and the seconds are counted by the clock of who asks: the difference of the two
+    clocks is in them. They are never negative.
+    """
 
     rows: int
     bytes: int
@@ -21,10 +25,13 @@ class Lag:
 
 
 def lag(view: LogView, position: Position, end: Position, now_ms: int) -> Lag:
-    """Return the lag at ``position``. Raises LogDataLossError if the log was trimmed behind it."""
+    """Return the lag at ``position``; ``now_ms`` is the asking host's time in milliseconds since 1970. Where its clock is behind the last
+    commit, the time of that commit is taken in its place: both times are then the writer's. Raises LogDataLossError if the log was trimmed
+    behind it."""
     here = view.normal(position)
     if here >= end:
         return Lag(0, 0, 0.0)
     (rows, size), (rows_before, size_before) = view.counts_before(end), view.counts_before(here)
     oldest = view.segment(here.seq).committed_at_ms
-    return Lag(max(0, rows - rows_before), max(0, size - size_before), max(0, now_ms - oldest) / 1000)
+    here_ms = max(now_ms, view.listed.last_ms)
+    return Lag(max(0, rows - rows_before), max(0, size - size_before), max(0, here_ms - oldest) / 1000)

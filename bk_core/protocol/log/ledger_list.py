@@ -128,7 +128,8 @@ class LedgerList:
         return self.history[-1].last_ms if self.history else 0
 
     @property
-    def _last_ms(self) -> int:
+    def last_ms(self) -> int:
+        """The time of the last commit, on the clock of who made it, in milliseconds since 1970. It never goes back; 0 before the first."""
         return self.segments[-1].committed_at_ms if self.segments else self._sealed_ms
 
     def is_committed(self, query_id: str, batch_id: int) -> bool:
@@ -170,7 +171,7 @@ class LedgerList:
             raise LogTakenOverError(f"the log has an exclusive writer (live ledger {self.live_segments[-1].ledger_id}); take it over first")
         self._refuse_bad_ranges(wanted)
         schema_id = self._schema_id(schema)
-        at_ms = commit_time(now_ms, self._last_ms)
+        at_ms = commit_time(now_ms, self.last_ms)
         added = tuple(
             Segment(self.next_seq + i, r.ledger_id, r.first_entry_id, r.last_entry_id, r.rows, r.bytes, at_ms, r.rows_per_entry, schema_id)
             for i, r in enumerate(wanted)
@@ -213,7 +214,7 @@ class LedgerList:
             return self
         if len(self.live_segments) > 1:
             raise LogError("two segments of the log are live already; one must be closed before the next roll")
-        live = Segment(self.next_seq, ledger_id, 0, None, 0, 0, commit_time(now_ms, self._last_ms), 1, self._schema_id(None))
+        live = Segment(self.next_seq, ledger_id, 0, None, 0, 0, commit_time(now_ms, self.last_ms), 1, self._schema_id(None))
         return replace(self, segments=(*self.segments, live))
 
     def close_live(self, ledger_id: int, last_entry_id: int, size: int, now_ms: int) -> LedgerList:

@@ -55,7 +55,8 @@ def page(world: World) -> Page:
     writing = world.answers.get(("writing",), lambda: list(_writing(client)), fresh_s=LAG_S)
     about = (
         "Queries whose checkpoint is in a file store of this cluster, each by the last batch that it committed. "
-        "`bk query lag FOLDER` tells of a checkpoint in a directory."
+        "`bk query lag FOLDER` tells of a checkpoint in a directory. The time behind is counted from a commit by its writer's clock until "
+        "now by the clock of the host that serves this page: it is off by what the two clocks differ."
     )
     rows = shown(reading, _reading_rows, what="the checkpoints")
     parts = [

@@ -14,7 +14,9 @@ from bk_core import cli
 from bk_core.cli import queries
 from bk_core.client.log import history
 from bk_core.errors import InvalidArgumentError, NoSuchLogError
+from bk_core.protocol.log.lag import lag
 from bk_core.protocol.log.ledger_list import LedgerList
+from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import SegmentRange
 from bk_core.protocol.log.view import LogView
 
@@ -94,6 +96,19 @@ def test_rows_bytes_and_time(checkpoint: Path, capsys: pytest.CaptureFixture[str
     assert lines(capsys, checkpoint.as_uri()) == [flights, ships]
     status, out, _ = run(capsys, str(checkpoint))
     assert status == 0 and "175" in out and "1 h 0 min" in out and "batch committed: 9, planned: 10" in out
+    assert "by the writer's clock until now by this host's" in out
+
+
+def test_time_behind_where_this_hosts_clock_is_behind_the_writers() -> None:
+    """Both times are the writer's then: the last commit stands for now, and no time is negative."""
+    listed = LedgerList(log_id="a")
+    for batch, at_ms in enumerate((50_000, 80_000)):
+        listed = listed.append_segments([SegmentRange(batch, 0, 9, 100, 1000, 10)], at_ms, "q", batch)
+    view = LogView(listed)
+    for now_ms, seconds in ((0, 30.0), (79_000, 30.0), (95_000, 45.0)):
+        assert lag(view, Position(0), view.end_position, now_ms).seconds == seconds
+    assert lag(view, Position(1), view.end_position, 0).seconds == 0.0
+    assert lag(view, view.end_position, view.end_position, 0).seconds == 0.0
 
 
 def test_what_was_lost_is_noted(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
