@@ -6,6 +6,7 @@ commit of its own. Nothing is fenced, except an exclusive writer that is certain
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -22,7 +23,7 @@ from bk_core.client.log.intents import create_intended, forget_intent
 from bk_core.client.log.janitor import check_listable
 from bk_core.client.log.list_store import LogClient, read_ledger_list, store_now_ms
 from bk_core.client.log.tables import WrittenRows
-from bk_core.client.operations import wait
+from bk_core.client.operations import unanswered, wait
 from bk_core.errors import (
     ArgumentTypeError,
     BkError,
@@ -32,6 +33,7 @@ from bk_core.errors import (
     LogSchemaError,
     LogWriterAliveError,
     NoSuchLedgerError,
+    OperationTimeoutError,
     WrongPasswordError,
 )
 from bk_core.protocol.log.ledger_list import LedgerList, SegmentRange
@@ -48,7 +50,7 @@ from bk_spark.options.grammar import ENTRY_BYTES_MAX
 from bk_spark.sink.intents import claim, withdraw
 from bk_spark.sink.sweep import delete_unlisted
 
-ACK_TIMEOUT_S = 300.0
+DEFAULT_TIMEOUT_S = 60.0
 IN_FLIGHT_BYTES = 32 << 20
 ROLL_BYTES = 256 << 20
 COMPRESSIONS = ("none", "zstd", "lz4")
@@ -225,6 +227,8 @@ class _Ledgers:
         self._ranges: list[SegmentRange] = []
         self._in_flight: deque[tuple[Future[int], int, PackedEntries]] = deque()
         self._in_flight_bytes = 0
+        config = getattr(client, "config", None)
+        self._timeout_s: float = config.operation_timeout_s if config is not None else DEFAULT_TIMEOUT_S
 
     @property
     def ids(self) -> list[int]:
@@ -271,7 +275,13 @@ class _Ledgers:
     def _settle(self) -> None:
         future, ledger_id, run = self._in_flight.popleft()
         self._in_flight_bytes -= run.bytes
-        last = wait(future, ACK_TIMEOUT_S, f"writing rows to log {self._name!r}")
+        began_s = time.monotonic()
+        what = f"writing rows to log {self._name!r} (ledger {ledger_id})"
+        try:
+            last = wait(future, self._timeout_s, what)
+        except OperationTimeoutError:
+            why = f"{what} got no answer for {self._timeout_s:g} s{unanswered(self._client, began_s)}; nothing of it is visible"
+            raise OperationTimeoutError(why, log=self._name, ledger=ledger_id).nothing_done() from None
         note_range(self._ranges, SegmentRange(ledger_id, last - run.count + 1, last, run.rows, run.bytes, run.rows_per_entry))
 
 

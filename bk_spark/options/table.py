@@ -59,7 +59,8 @@ OPTIONS: tuple[Option, ...] = (
         "uri",
         parse_text,
         None,
-        f"Metadata store of the cluster, e.g. `zk://host:2181/ledgers`. Falls back to the environment variable `{URI_ENVIRONMENT}`.",
+        f"Metadata store of the cluster, e.g. `zk://host:2181/ledgers`. Falls back to the environment variable `{URI_ENVIRONMENT}`. One "
+        "that refuses connections, or whose name is not known, is waited for for 10 s, because it may be starting.",
         ("metadataServiceUri", "uri"),
         "required",
     ),

@@ -350,8 +350,9 @@ class Log(StaysHere):
         InvalidArgumentError; WrongPasswordError; NoSuchLogError; LogWriterAliveError where an exclusive writer may live;
         MissingPackageError where there is no pyarrow. It raises EntryTooLargeError, NullValueError and LogSchemaError for rows that the log
         cannot keep, LogDataLossError for a log that was made anew meanwhile, and what appending to a ledger raises; nothing of the rows is
-        visible then. Of several batches the columns of the later ones are looked at when they come. Each run of rows waits up to 300 s for
-        its acknowledgement.
+        visible then. Of several batches the columns of the later ones are looked at when they come. The acknowledgement of each
+        run of rows is waited for up to the client's ``operation_timeout_s``, and so is the end of its ledger after an error; then it raises
+        OperationTimeoutError.
 
         >>> log.write(pyarrow.table({"dest": ["FRA"], "delay": [5]}))
         """
