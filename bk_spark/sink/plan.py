@@ -101,7 +101,7 @@ def plan_log(client: Any, options: Options, log: str, schema: StructType, mark: 
     if listed is None:
         if not options.create_logs:
             raise NoSuchLogError(f"{no_such_log(client, log).args[0]}; createLogs is false, so this write makes none", log=log)
-        properties, how = wanted_properties(options), " (option ensembleSize)"
+        properties, how = wanted_properties(options), "option ensembleSize"
     else:
         properties, how = listed.properties, ""
         check_fixed(options, log, properties)

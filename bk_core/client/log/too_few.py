@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from bk_core.client.creation import Creation
 from bk_core.errors import NotEnoughBookiesError
-from bk_core.protocol.ledger.placement import LOWER
 from bk_core.protocol.log.names import store_of
 
 if TYPE_CHECKING:
@@ -15,14 +14,13 @@ if TYPE_CHECKING:
 
 
 def of_log(error: NotEnoughBookiesError, log: str, how: str = "") -> NotEnoughBookiesError:
-    """Return the same error with the name of the log.
+    """Return the same error with the name of the log, and with what changes the ensemble size of its ledgers.
 
-    ``how`` is what changes the ensemble size of its ledgers, by default what changes that of a log that exists.
+    ``how`` is what changes it, by default the ways to change a log that exists. A file store's log cannot be changed.
     """
-    text = str(error.args[0])
-    if text.endswith(LOWER) and store_of(log) is None:
-        text += how or f" of log {log!r}: log.set(ensemble_size=...) or `bk log set {log} --ensemble-size N`"
-    return error.retold(f"log {log!r}: {text}")
+    how = how or f"log.set(ensemble_size=...) or `bk log set {log} --ensemble-size N`"
+    changes = f". The ensemble size of this log is changed by {how}" if store_of(log) is None else ""
+    return error.retold(f"log {log!r}: {error.args[0]}{changes}")
 
 
 def check_bookies(client: BookKeeper, log: str, properties: LogProperties, how: str = "") -> None:

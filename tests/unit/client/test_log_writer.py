@@ -332,7 +332,8 @@ def test_a_log_that_needs_more_bookies_than_there_are_is_named_with_what_changes
         log.writer()
     there = len(client.bookies().writable)
     assert str(caught.value.args[0]).startswith(f"log 'wide': a ledger with ensemble size 9 needs 9 writable bookies, {there} are")
-    assert str(caught.value.args[0]).endswith("of log 'wide': log.set(ensemble_size=...) or `bk log set wide --ensemble-size N`")
+    how = "The ensemble size of this log is changed by log.set(ensemble_size=...) or `bk log set wide --ensemble-size N`"
+    assert str(caught.value.args[0]).endswith(how)
     assert intents_of(client, "wide") == {} and list(client.list_ledgers()) == []
     log.set(ensemble_size=3)
     with log.writer() as writer:

@@ -208,7 +208,7 @@ def test_quorums_are_judged_before_any_side_effect(world: Any) -> None:
 def test_a_log_that_needs_more_bookies_than_there_are_is_told_at_planning(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for plan in (world.writer, world.stream):
         with pytest.raises(
-            NotEnoughBookiesError, match=r"log 'a': .* needs 9 writable bookies, .* has 3 bookies, .* \(option ensembleSize\)$"
+            NotEnoughBookiesError, match=r"log 'a': .* needs 9 writable bookies, .* has 3 bookies, .* changed by option ensembleSize$"
         ):
             plan(log="a", ensembleSize="9")
     create_log(world.client, "wide", LogProperties(entry_format="arrow", ensemble_size=9))

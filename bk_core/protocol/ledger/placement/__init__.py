@@ -6,7 +6,7 @@ bookies are read at each choice. One seed therefore replays the same choices (SM
 
 from __future__ import annotations
 
-from bk_core.protocol.ledger.placement.policy import LOWER, Placement, Shuffle, new_ensemble_striped, not_enough_known
+from bk_core.protocol.ledger.placement.policy import Placement, Shuffle, new_ensemble_striped, not_enough_known
 from bk_core.protocol.ledger.placement.quarantine import Quarantine, is_bookie_failure
 from bk_core.protocol.ledger.placement.rack_aware import RackAwarePlacement
 from bk_core.protocol.ledger.placement.random import RandomPlacement
@@ -14,7 +14,6 @@ from bk_core.protocol.ledger.placement.topology import DEFAULT_RACK, Topology, l
 
 __all__ = [
     "DEFAULT_RACK",
-    "LOWER",
     "Placement",
     "Quarantine",
     "RackAwarePlacement",

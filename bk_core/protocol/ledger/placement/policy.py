@@ -10,9 +10,6 @@ from bk_core.display.words import counted
 from bk_core.errors import NotEnoughBookiesError
 from bk_core.protocol.ledger.metadata import BookieId
 
-LOWER = "lower the ensemble size"
-"""The end of a message about a shortage that a smaller ensemble would mend."""
-
 
 class Placement(Protocol):
     """A placement policy. Read-only bookies never count as writable, so they are never chosen."""
@@ -71,7 +68,7 @@ def not_enough(size: int, registered: int, why: str = "") -> NotEnoughBookiesErr
     there = f"{registered} {'is' if registered == 1 else 'are'} registered"
     return NotEnoughBookiesError(
         f"a ledger with ensemble size {size} needs {counted(size, 'writable bookie')}, {there}{why}; "
-        f"start more bookies, make room on the disks of those that are read-only, or {LOWER}"
+        "start more bookies, make room on the disks of those that are read-only, or lower the ensemble size"
     )
 
 
@@ -82,7 +79,7 @@ def not_enough_known(size: int, known: int) -> NotEnoughBookiesError:
         how = "start bookies with the same metadata service URI, its path included (`bk bookie ls`)"
         return NotEnoughBookiesError(f"{needs}, and this cluster has never had one; {how}")
     has = f"{counted(known, 'bookie')}, including any that are away"
-    return NotEnoughBookiesError(f"{needs}, and this cluster has {has}; start more bookies, or {LOWER}")
+    return NotEnoughBookiesError(f"{needs}, and this cluster has {has}; start more bookies, or lower the ensemble size")
 
 
 def new_ensemble_striped(placement: Placement, size: int, write_quorum_size: int) -> tuple[BookieId, ...]:
