@@ -408,6 +408,7 @@ def _give_up(client: BookKeeper, store: FileStore, password: bytes, *, is_unused
 
     with suppress(BkError):
         if not is_unused and store.is_open:
+            store.flush()  # the folder itself may be under way still, and would come when nobody looks any more
             delete_unfinished_imports(store)
         store.close()  # so that every reader sees that what was made is gone
         if is_unused:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import nullcontext, suppress
@@ -380,6 +381,35 @@ def test_an_interrupt_before_the_change_that_counts_says_that_nothing_was_change
             assert f"checkpoint {command[0]}: the import was interrupted before its files took their place; nothing was changed" in bk.err
     assert stored(client) == OLD and file_stores(client, remains=True) == ["q"]
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_an_interrupt_while_the_folder_is_made_leaves_no_folder(
+    bk: Bk, client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal comes when the change that makes the folder is on its way and not acknowledged, so that nobody sees it yet."""
+    own = upkeep.own_for_import
+
+    def owned(*asked: Any, **options: Any) -> FileStore:
+        store = own(*asked, **options)
+        append = store._writer.append_future
+
+        def late(record: bytes) -> Future[Any]:
+            store._writer.append_future = append  # type: ignore[method-assign]
+            acknowledged, told = append(record), Future[Any]()
+            os.kill(os.getpid(), signal.SIGTERM)
+            threading.Timer(0.5, lambda: told.set_result(acknowledged.result(60))).start()
+            return told
+
+        store._writer.append_future = late  # type: ignore[method-assign]
+        return store
+
+    with monkeypatch.context() as patched:
+        patched.setattr(upkeep, "own_for_import", owned)
+        bk("import", "q", replacement.root, "--replace", "--yes", status=143)
+    assert "the import was interrupted before its files took their place; nothing was changed" in bk.err
+    with FileStoreView.open(client, "q") as view:
+        assert imports.unfinished_imports(view)[0] == []
+    assert stored(client) == OLD
 
 
 def stall(store: FileStore, *, is_done: bool) -> None:
