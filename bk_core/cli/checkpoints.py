@@ -14,6 +14,7 @@ from bk_core.cli.checkpoint_batches import Batch, StoreFolder, last_number, numb
 from bk_core.cli.checkpoint_copies import copy_in, copy_out
 from bk_core.cli.checkpoint_words import bases, checkpoints_below, everything, in_words, store_and_path, viewed, whole_store
 from bk_core.cli.output import cluster_options, connected, password_option, say_json, say_table, with_progress
+from bk_core.cli.unread import ended_unread
 from bk_core.client.files.imports import is_of_import, unfinished_imports
 from bk_core.display.words import counted, when
 from bk_core.errors import BkError, LogWriterAliveError, NoSuchFileStoreError, NoSuchPathError
@@ -238,6 +239,7 @@ def cat(name: str, path: str, password: str, uri: str, protocol: str, as_json: b
 @click.option("-n", "--batches", "count", type=click.IntRange(min=0), default=10, show_default=True, help="How many of the last batches.")
 @password_option
 @cluster_options
+@ended_unread()
 def tail(name: str, follow: bool, count: int, password: str, uri: str, protocol: str, as_json: bool) -> None:
     """The last batches of a checkpoint, and each that is planned or committed from now on, as it happens. It fences nobody.
 

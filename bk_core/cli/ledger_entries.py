@@ -11,6 +11,7 @@ import click
 from bk_core.arguments import check_reached
 from bk_core.cli.output import access_options, check_range, cluster_options, connected, say_found, say_json
 from bk_core.cli.replication import watched
+from bk_core.cli.unread import ended_unread
 from bk_core.display import copies as display
 from bk_core.display.words import counted, preview
 from bk_core.protocol.ledger.metadata import LedgerState
@@ -140,6 +141,7 @@ def _say_entry(entry_id: int, payload: bytes, raw: bool, as_json: bool) -> None:
 @click.option("--raw", is_flag=True, help="Payloads only, each followed by a newline.")
 @access_options
 @cluster_options
+@ended_unread()
 def tail_ledger(
     ledger_id: int, follow: bool, count: int, raw: bool, password: str, digest: str | None, uri: str, protocol: str, as_json: bool
 ) -> None:

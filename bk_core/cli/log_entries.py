@@ -16,6 +16,7 @@ from rich.progress import TextColumn
 
 from bk_core.cli.log_rows import followed, last_rows, read_rows, say_rows
 from bk_core.cli.output import RateColumn, cluster_options, connected, password_option, progress_bar, say_json
+from bk_core.cli.unread import ended_unread
 from bk_core.display.words import counted, preview, rounded_size
 from bk_core.errors import LogFormatError, NoSuchLogError, NoSuchLogRootError
 
@@ -159,6 +160,7 @@ def _lines(source: BinaryIO) -> Iterator[list[bytes]]:
 @click.option("--raw", is_flag=True, help="Payloads of entries only, each followed by a newline.")
 @password_option
 @cluster_options
+@ended_unread()
 def tail(
     name: str,
     follow: bool,

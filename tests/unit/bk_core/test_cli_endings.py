@@ -74,6 +74,61 @@ def test_what_a_command_holds_is_let_go_before_it_ends() -> None:
     assert (ended.returncode, ended.stderr) == (141, b"let go\n")
 
 
+WAITS = {
+    "a sleep": "time.sleep(600)",
+    "a lock": "threading.Lock().acquire(); lock = threading.Lock(); lock.acquire(); lock.acquire()",
+    "work": "while True: pass",
+}
+
+
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+def test_a_command_that_follows_ends_wherever_it_waits_when_its_reader_has_gone(wait: str) -> None:
+    program = f"""
+import sys, threading, time
+from bk_core import cli
+from bk_core.cli.unread import ended_unread
+@cli.cli.command("one")
+@ended_unread()
+def one():
+    try:
+        print("here", flush=True)
+        {wait}
+    finally:
+        print("let go", file=sys.stderr)
+cli.main(["one"])
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT) as process:
+        try:
+            assert process.stdout is not None and process.stderr is not None
+            assert process.stdout.readline() == b"here\n"
+            process.stdout.close()
+            assert process.wait(30) == 141
+            assert process.stderr.read() == b"let go\n"
+        finally:
+            process.kill()
+
+
+def test_another_pipe_that_nobody_reads_ends_no_command_that_follows() -> None:
+    program = """
+import os, signal
+from bk_core import cli
+from bk_core.cli.unread import ended_unread
+@cli.cli.command("one")
+@ended_unread()
+def one():
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        os.write(writing, b"x")
+    except BrokenPipeError:
+        print("its own error")
+status = cli.run(["one"])
+print(status, signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, env=ENVIRONMENT, timeout=60)
+    assert (done.stdout, done.stderr) == (b"its own error\n0 True\n", b"")
+
+
 def test_both_outputs_may_be_closed() -> None:
     reading, writing = os.pipe()
     os.close(reading)

@@ -1,0 +1,102 @@
+"""Commands that wait for more to print end when nobody reads what they print: ``bk checkpoint tail NAME | head -1``.
+
+A program learns at its next write that the reader of its output has gone, and a command that follows may not write for hours. So a thread
+asks the system about standard output meanwhile.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import current_thread, main_thread
+from types import FrameType
+
+from bk_core.threads import start_aside
+
+_AGAIN_S = 0.2  # a signal that comes just before a wait begins does not end it; the next one does
+_GONE = select.POLLERR | select.POLLHUP | select.POLLNVAL
+
+
+class _UnreadError(KeyboardInterrupt):
+    """Nobody reads the output any more. It ends what waits as an interrupt does."""
+
+
+@contextmanager
+def ended_unread() -> Iterator[None]:
+    """End what runs meanwhile, wherever it waits, when the reader of standard output has gone: by BrokenPipeError, as a write would.
+
+    A file has no reader, and a terminal ends its programs itself: for these nothing is done, and neither outside of the main thread, which
+    alone gets signals. Use it as a decorator of a command, below all others.
+
+    >>> @click.command("tail")
+    ... @ended_unread()
+    ... def tail() -> None:
+    ...     ...
+    """
+    watched = _pipe_of_output()
+    if watched is None:
+        yield
+        return
+    stop_reading, stop = os.pipe()
+    watch = _Watch(watched, stop_reading)
+    before = signal.signal(signal.SIGPIPE, watch.on_signal)
+    try:
+        start_aside(watch.run, "bk-unread")
+        yield
+    except _UnreadError:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)) from None
+    finally:
+        watch.is_told = True  # from here on no signal ends anything
+        os.close(stop)  # the thread closes the rest
+        signal.signal(signal.SIGPIPE, before)
+
+
+def _pipe_of_output() -> int | None:
+    """Return a descriptor of standard output that stays its own, or None if there is no reader to watch."""
+    if current_thread() is not main_thread() or signal.getsignal(signal.SIGPIPE) is None:
+        return None
+    try:
+        number = sys.stdout.fileno()
+        return None if os.isatty(number) or stat.S_ISREG(os.fstat(number).st_mode) else os.dup(number)
+    except (OSError, ValueError):  # no file at all, as in a test
+        return None
+
+
+class _Watch:
+    """Watches the output, and signals the main thread until it has been told."""
+
+    def __init__(self, watched: int, stop: int) -> None:
+        self.is_told = False
+        self._is_gone = False
+        self._watched, self._stop = watched, stop
+        self._main = main_thread().ident
+
+    def run(self) -> None:
+        poll = select.poll()
+        poll.register(self._watched, 0)  # what is asked for are errors alone, which are always told
+        poll.register(self._stop, select.POLLIN)
+        try:
+            while self._main is not None:
+                found = dict(poll.poll(_AGAIN_S * 1000 if self._is_gone else None))
+                if self._stop in found or self.is_told:
+                    return
+                if found.get(self._watched, 0) & _GONE:
+                    self._is_gone = True
+                    poll.unregister(self._watched)
+                if self._is_gone:
+                    signal.pthread_kill(self._main, signal.SIGPIPE)
+        finally:
+            os.close(self._watched)
+            os.close(self._stop)
+
+    def on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        """Raise once, on the main thread. Writes to other pipes and sockets send this signal as well; those raise their own error."""
+        if self._is_gone and not self.is_told:
+            self.is_told = True
+            raise _UnreadError
