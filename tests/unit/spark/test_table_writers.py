@@ -1,15 +1,22 @@
-"""A writer that appends Arrow entries to a log: one row each, because a live segment has as many rows as entries."""
+"""Writers of logs as tables: one that appends Arrow entries (one row each, because a live segment has as many rows as entries), and a write
+in an outage."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import bk_core
+from bk_core.bookie.server import EmbeddedBookie
 from bk_core.client.log.entering import enter_one
-from bk_core.errors import InvalidArgumentError
+from bk_core.errors import InvalidArgumentError, MetadataUnavailableError, OperationTimeoutError
+from bk_core.metadata import open_store
+from bk_core.metadata.memory import MemoryStore
 from bk_core.protocol.log.position import Position
 from tests.unit.spark.conftest import World
 
@@ -77,3 +84,33 @@ def test_a_raw_log_takes_any_bytes_from_such_a_writer(world: World) -> None:
     with log.writer(arrow_entries=True) as writer:
         writer.append(b"plain")
     assert log.to_arrow(columns=["value"]).to_pydict() == {"value": [b"plain"]}
+
+
+def test_an_outage_ends_a_write_after_the_timeout_of_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bookie of the open ledger goes, another is there, and the metadata store does not take the change of the ensemble."""
+    uri = f"memory://{tmp_path.name}"
+    store = open_store(uri)
+    store.initialize_cluster()
+    bookies = [EmbeddedBookie(tmp_path / str(i), "127.0.0.1", 0, store).start() for i in range(2)]
+    with bk_core.connect(uri, operation_timeout_s=1.0) as client:
+        log = client.create_log("a", schema="id BIGINT", ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
+
+        def unavailable(*_: Any) -> int:
+            raise MetadataUnavailableError("the metadata store does not answer")
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            yield from pa.table({"id": pa.array(range(1 << 21), pa.int64())}).to_batches()
+            monkeypatch.setattr(MemoryStore, "write_ledger", unavailable)
+            for bookie in bookies:
+                if client.ledger_metadata(max(client.list_ledgers())).fragments[-1].ensemble == (bookie.bookie_id,):
+                    bookie.close()
+            yield from pa.table({"id": pa.array([7], pa.int64())}).to_batches()
+
+        began = time.monotonic()
+        with pytest.raises(OperationTimeoutError, match=r"writing rows to log 'a' \(ledger \d+\) got no answer for 1 s.*nothing of it is"):
+            log.write(batches(), entry_size=1 << 20)
+        assert time.monotonic() - began < 30
+        assert log.to_arrow().num_rows == 0
+    for bookie in bookies:
+        bookie.close()
+    store.close()

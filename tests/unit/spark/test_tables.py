@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -15,7 +14,6 @@ import pyarrow as pa
 import pytest
 
 import bk_core
-from bk_core.bookie.server import EmbeddedBookie
 from bk_core.client.log.history import read_log
 from bk_core.client.log.intents import intents_of
 from bk_core.client.log.janitor import gc_log
@@ -31,11 +29,8 @@ from bk_core.errors import (
     MissingPackageError,
     NoSuchLogError,
     NullValueError,
-    OperationTimeoutError,
     WrongPasswordError,
 )
-from bk_core.metadata import open_store
-from bk_core.metadata.memory import MemoryStore
 from bk_core.protocol.log.position import Position
 from bk_spark.arrow import writing
 from bk_spark.entries import packing
@@ -675,33 +670,3 @@ except ImportError as error:
     assert found.startswith("[BK-PACKAGE] logs as tables need pyarrow 18.0, there is none (") and 'pip install "bk-spark[arrow]"' in found
     old = alone(program='import pyarrow; pyarrow.__version__ = "17.0.0"\n' + program)
     assert "logs as tables need pyarrow 18.0, this is 17.0.0 (" in old
-
-
-def test_an_outage_ends_a_write_after_the_timeout_of_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bookie of the open ledger goes, another is there, and the metadata store does not take the change of the ensemble."""
-    uri = f"memory://{tmp_path.name}"
-    store = open_store(uri)
-    store.initialize_cluster()
-    bookies = [EmbeddedBookie(tmp_path / str(i), "127.0.0.1", 0, store).start() for i in range(2)]
-    with bk_core.connect(uri, operation_timeout_s=1.0) as client:
-        log = client.create_log("a", schema="id BIGINT", ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
-
-        def unavailable(*_: Any) -> int:
-            raise MetadataUnavailableError("the metadata store does not answer")
-
-        def batches() -> Iterator[pa.RecordBatch]:
-            yield from ids(*range(writing.IN_FLIGHT_BYTES // 8)).to_batches()
-            monkeypatch.setattr(MemoryStore, "write_ledger", unavailable)
-            for bookie in bookies:
-                if client.ledger_metadata(max(client.list_ledgers())).fragments[-1].ensemble == (bookie.bookie_id,):
-                    bookie.close()
-            yield from ids(7).to_batches()
-
-        began = time.monotonic()
-        with pytest.raises(OperationTimeoutError, match=r"writing rows to log 'a' \(ledger \d+\) got no answer for 1 s.*nothing of it is"):
-            log.write(batches(), entry_size=1 << 20)
-        assert time.monotonic() - began < 30
-        assert read(log) == []
-    for bookie in bookies:
-        bookie.close()
-    store.close()
