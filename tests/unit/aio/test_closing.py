@@ -26,7 +26,7 @@ QUICK = Limits(explicit_lac_ns=5_000_000)  # readers hear soon of the last entry
 def test_a_client_whose_loop_was_closed_under_a_task_is_closed_in_another(uri: str, what: str) -> None:
     loop = asyncio.new_event_loop()
 
-    async def begin() -> tuple[aio.BookKeeper, threading.Event, asyncio.Task[Any]]:
+    async def begin() -> tuple[aio.BookKeeper, threading.Event, asyncio.Task[Any], dict[str, Any]]:
         client = await aio.connect(uri, limits=QUICK)
         ledger, log = await client.create_ledger(), await client.create_log("a", entry_format="raw")
         reader, entries = log.reader(), await client.open_ledger(ledger.ledger_id)
@@ -45,9 +45,9 @@ def test_a_client_whose_loop_was_closed_under_a_task_is_closed_in_another(uri: s
             await asyncio.sleep(0)
         assert not waits.done()
         waits._log_destroy_pending = False  # type: ignore[attr-defined]
-        return client, go_on, waits
+        return client, go_on, waits, calls
 
-    client, go_on, waits = loop.run_until_complete(begin())
+    client, go_on, waits, _kept = loop.run_until_complete(begin())
     loop.close()
     threading.Timer(0.1, go_on.set).start()
     run(client.close)
