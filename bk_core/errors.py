@@ -30,7 +30,7 @@
     ├── TransferError                 an export, an import or a copy
     │   ├── ExportFileError, ExportFormatError, CopyMismatchError
     ├── DiskFullError                 a local cluster's directory has no room
-    └── ClientClosedError, ForkedClientError, OperationTimeoutError, BlockingCallError, LocalResourceError,
+    └── ClientClosedError (LeftOpenError), ForkedClientError, OperationTimeoutError, BlockingCallError, LocalResourceError,
         MissingPackageError, SecretUnavailableError, EventLoopError, ConcurrentIterationError, LivePageError
 
 Class attributes:
@@ -153,6 +153,17 @@ class ClientClosedError(BkError):
     code = "BK-CLIENT-CLOSED"
     advice = "Connect again, or close the client later."
     outcome_unknown = True
+
+
+class LeftOpenError(ClientClosedError):
+    """A writer was closed behind its client, so its ledger stays open. What was acknowledged is safe."""
+
+    code = "BK-LEFT-OPEN"
+    advice = (
+        "Close writers before their client. `recover_ledger` closes the ledger; of a log its next writer does, or `bk log release`. "
+        "Only then can the last entries surely be read."
+    )
+    outcome_unknown = False
 
 
 CLIENT_CLOSED = "this client was closed, by this program or because the process ends"

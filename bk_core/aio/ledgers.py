@@ -110,7 +110,7 @@ class WriteHandle(StaysHere):
     async def close(self, *, forced: bool = False) -> LedgerMetadata:
         """Wait for what was appended, then close the ledger at its last entry. Idempotent. ``forced`` waits for nothing and gives up what
         is not acknowledged. The first call raises the error of appends that failed, after it has closed the ledger without them, unless
-        somebody was told it. A call that is cancelled may be made again."""
+        somebody was told it. A call that is cancelled may be made again. LeftOpenError if the client was closed before."""
         self._loop.check()
         metadata = closed_metadata(self._handle)
         if metadata is None:

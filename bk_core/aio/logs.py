@@ -13,7 +13,7 @@ from bk_core.aio.reading import LogReader
 from bk_core.arguments import Duration
 from bk_core.client.here import StaysHere
 from bk_core.client.log.check import LogCheck
-from bk_core.client.log.entering import begin_close, enter_many, enter_one, enter_run, tell_losses
+from bk_core.client.log.entering import begin_close, enter_many, enter_one, enter_run, tell_left_open, tell_losses
 from bk_core.client.log.info import LogInfo
 from bk_core.client.log.janitor import INTENT_AGE_S, GcReport
 from bk_core.client.log.log import Log as SyncLog
@@ -191,10 +191,11 @@ class LogWriter(StaysHere):
     async def close(self) -> None:
         """Write what is outstanding, close the ledger and note its end in the list. Idempotent. The first call raises the error of appends
         that failed if nobody was told it. A call that is cancelled may be made again. When the time is up before all is acknowledged,
-        OperationTimeoutError is raised and the close goes on: nothing more is appended."""
+        OperationTimeoutError is raised and the close goes on: nothing more is appended. LeftOpenError if the client was closed before."""
         self._client._loop.check()
         if self._appends.is_stopped:  # with the client, which has ended the writer, too
             tell_losses(self._writer)
+            tell_left_open(self._writer)
             return
         try:
             await self._appends.answered()

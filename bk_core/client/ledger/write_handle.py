@@ -15,7 +15,7 @@ from bk_core.client.ledger.appending import Appending
 from bk_core.client.operations import LeftOpen, must_not_block, wait
 from bk_core.client.payloads import Buffer, Payloads
 from bk_core.client.session import Session
-from bk_core.errors import BkError, InvalidArgumentError, OperationTimeoutError
+from bk_core.errors import BkError, ClientClosedError, InvalidArgumentError, LedgerFencedError, LeftOpenError, OperationTimeoutError
 from bk_core.protocol.ledger.metadata import LedgerMetadata
 from bk_core.protocol.ledger.write.options import WriterOptions
 from bk_core.protocol.ledger.write.writer import ENTRY_ID_MAX, WriterState
@@ -208,7 +208,8 @@ class WriteHandle(Appending):
         on all of its write set, which takes a bookie for every position; ``abandon`` gives up such a close and leaves the ledger to a
         recovery.
 
-        Raises LedgerFencedError, at every call, for a ledger that another client fenced or closed elsewhere. Raises OperationTimeoutError
+        Raises LedgerFencedError, at every call, for a ledger that another client fenced or closed elsewhere; LeftOpenError, at every call,
+        if its client was closed before: what was acknowledged is safe, and a recovery closes the ledger. Raises OperationTimeoutError
         when closing lasts longer than ``operation_timeout_s``; the close goes on then. The first call raises the error of appends that
         failed, after it has closed the ledger without them, unless that error was told already: ``result()`` or ``exception()`` of one of
         their futures was called, or a call of this handle raised it. A completion callback that does not look at its future is told
@@ -240,7 +241,14 @@ class WriteHandle(Appending):
         return metadata
 
     def _begin_close(self, forced: bool) -> Future[LedgerMetadata]:
-        self._session.check()
+        try:
+            self._session.check()
+        except ClientClosedError as error:
+            if isinstance(self._machine.error, LedgerFencedError):  # its closing is somebody else's
+                raise
+            how = f"what was acknowledged is safe, and recover_ledger({self.ledger_id}) closes it"
+            told = f"{error.args[0]}, before the writer of ledger {self.ledger_id}, which stays open: {how}"
+            raise LeftOpenError(told, ledger=self.ledger_id) from None
         future: Future[LedgerMetadata] = SafeFuture()
         future.add_done_callback(lambda _: self._session.reactor.post(self._end))
         self._closed = True

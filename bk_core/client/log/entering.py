@@ -39,6 +39,12 @@ def tell_losses(writer: LogWriter) -> None:
         raise again(lost, UNCERTAIN)
 
 
+def tell_left_open(writer: LogWriter) -> None:
+    """Raise LeftOpenError if the client of the writer was closed before it."""
+    if writer._left_open is not None:
+        raise again(writer._left_open)
+
+
 def _entered(writer: LogWriter, run: Payloads, single: bool, told: Told) -> LogEntering:
     writer._home.check("writer of a log")
     found = LogEntering(writer, Append(run, single), told)

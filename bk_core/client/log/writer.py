@@ -29,7 +29,7 @@ from bk_core.client.log.list_store import LogClient
 from bk_core.client.log.parts import Append, Call, LogSpan, OneRowEach, RollLimits, again
 from bk_core.client.operations import LeftOpen, must_not_block, unanswered, wait
 from bk_core.client.payloads import Buffer, Payloads, limits_of, payload_bytes_max
-from bk_core.errors import ArgumentTypeError, BkError, BlockingCallError, ClientClosedError, OperationTimeoutError
+from bk_core.errors import ArgumentTypeError, BkError, BlockingCallError, ClientClosedError, LeftOpenError, OperationTimeoutError
 from bk_core.protocol.log.exclusive import Insisted
 from bk_core.protocol.log.leader_state import LeaderOptions, Roll
 from bk_core.protocol.log.names import check_not_of_files
@@ -80,6 +80,7 @@ class LogWriter(Leadership):
             outstanding_bytes_max=outstanding_bytes_max,
             insisted=insisted,
         )
+        self._left_open: LeftOpenError | None = None
         close_with = getattr(client, "close_with", None)
         if close_with is not None:
             self._left = LeftOpen(self._leave)
@@ -376,12 +377,16 @@ class LogWriter(Leadership):
         """Write the outstanding entries, close the ledger and note its end in the list, so that others may append. Idempotent.
 
         It has no effect on a writer that was taken over, nor in a forked child; it raises LogTakenOverError if the log is taken over while
-        it closes. The first call raises the error of appends that failed, unless a future that was asked or a call that raised has told it.
+        it closes, and LeftOpenError, at every call, if its client was closed before: what was acknowledged is safe, and the next writer
+        closes the ledger. The first call raises the error of appends that failed, unless a future that was asked or a call that raised has
+        told it.
         """
         if not self._home.is_here:
             return
         what = f"closing the writer of log {self.name!r}"
         self._must_not_block(what)
+        if self._left_open is not None:
+            raise again(self._left_open) from self._losses.take()
         deadline = time.monotonic() + self._timeout_s
         is_ended = not self._ask_to_close()
         if self._closing is not None:
@@ -426,6 +431,8 @@ class LogWriter(Leadership):
         if self._closing is None and self._machine.error is None:
             then = f"the next writer, or `bk log release {self.name}`, closes it, and only then its last entries can surely be read"
             _log.warning("the client was closed before the writer of log %s, so its ledger stays open: %s", self.name, then)
+            told = f"the client was closed before the writer of log {self.name!r}, so its ledger stays open: what was acknowledged is safe"
+            self._left_open = LeftOpenError(f"{told}, and {then}", log=self.name)
         self._give_up(ClientClosedError(f"the client of the writer of log {self.name!r} was closed by this program", log=self.name))
 
     def _give_up(self, error: BkError) -> None:

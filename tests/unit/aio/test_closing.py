@@ -10,7 +10,7 @@ import pytest
 
 from bk_core import aio
 from bk_core.aio import loops
-from bk_core.errors import ClientClosedError, EventLoopError, OperationTimeoutError
+from bk_core.errors import ClientClosedError, EventLoopError, LeftOpenError, OperationTimeoutError
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.limits import Limits
 from tests.unit.aio.loops import PATIENCE_S, eventually, run, stalled
@@ -152,7 +152,7 @@ def test_readers_that_were_open_are_closed_with_their_client(uri: str) -> None:
         await client.close()
         for handle in (reader, entries):
             await handle.close()
-        with pytest.raises(ClientClosedError):  # it was not closed, and nobody can do it any more
+        with pytest.raises(LeftOpenError):  # it was not closed, and nobody can do it any more
             await ledger.close()
 
     run(main)
@@ -168,7 +168,8 @@ def test_a_writer_of_a_log_that_lost_entries_with_its_client_says_so_once(uri: s
         await client.close()
         with pytest.raises(ClientClosedError, match="the client of the writer of log 'a' was closed by this program"):
             await writer.close()
-        await writer.close()
+        with pytest.raises(LeftOpenError, match="log 'a', so its ledger stays open"):
+            await writer.close()
 
     run(main)
 
