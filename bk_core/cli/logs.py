@@ -408,6 +408,7 @@ def trim(
     from bk_core.client.log.janitor import trim_log
     from bk_core.client.log.list_store import store_now_ms
     from bk_core.protocol.log.position import Position
+    from bk_core.protocol.log.trimming import TrimBounds
 
     with connected(uri, protocol) as client:
         view = read_log(client, name)
@@ -422,7 +423,7 @@ def trim(
         _check_before(name, before, view)
         before_ms = None if age_ms is None else store_now_ms(client) - age_ms
         if dry_run:
-            _say_trim(name, _would_go(view, before_seq, before_ms, keep_bytes), None, as_json)
+            _say_trim(name, TrimBounds(before, before_ms, keep_bytes).dropped(view.listed, view.load), None, as_json)
             return
         deleted = trim_log(client, name, before=before, before_ms=before_ms, max_bytes=keep_bytes, password=password.encode())
         after = read_log(client, name).listed
@@ -445,20 +446,6 @@ def _check_before(name: str, before: Position | None, view: LogView) -> None:
 
 def _either(choose: Callable[[int, int], int], one: int | None, other: int | None) -> int | None:
     return other if one is None else one if other is None else choose(one, other)
-
-
-def _would_go(view: LogView, before_seq: int | None, before_ms: int | None, keep_bytes: int | None) -> tuple[int, int, int]:
-    """Segments, rows and bytes of the longest prefix that one of the bounds drops. It ends before a live segment."""
-    total = view.listed.total_bytes - view.listed.trimmed_bytes
-    segments = rows = size = 0
-    for segment in view.segments():
-        by_seq = before_seq is not None and segment.seq < before_seq
-        by_age = before_ms is not None and segment.committed_at_ms < before_ms
-        by_size = keep_bytes is not None and total - size - segment.bytes >= keep_bytes
-        if segment.live or not (by_seq or by_age or by_size):
-            break
-        segments, rows, size = segments + 1, rows + segment.rows, size + segment.bytes
-    return segments, rows, size
 
 
 def _say_trim(name: str, gone: tuple[int, int, int], deleted: Iterable[int] | None, as_json: bool) -> None:

@@ -33,6 +33,13 @@ class TrimBounds:
         """Return the sequence number of the first segment to keep. Some segments before it may have to stay."""
         return max(self._cuts(LogView(listed, load)), default=listed.trimmed_seq)
 
+    def dropped(self, listed: LedgerList, load: Load) -> tuple[int, int, int]:
+        """Return the segments, rows and bytes that a trim drops at most: it stops before a live segment, and before one whose ledger is
+        not CLOSED, which only asking tells."""
+        cut = min([self.cut(listed, load), *(segment.seq for segment in listed.segments if segment.live)])
+        rows, size = LogView(listed, load).counts_before(Position(cut))
+        return cut - listed.trimmed_seq, rows - listed.trimmed_rows, size - listed.trimmed_bytes
+
     def _cuts(self, view: LogView) -> Iterable[int]:
         first = view.listed.trimmed_seq
         if self.before is not None:

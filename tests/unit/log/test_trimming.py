@@ -11,6 +11,7 @@ from bk_core.protocol.events import Outcome
 from bk_core.protocol.log.cleaning import LogCleaning
 from bk_core.protocol.log.clearing import ListClearing
 from bk_core.protocol.log.effects import ChangeList, DeleteLedger, LoadChunk, LookAtLedger, ReadList, RecoverLedger
+from bk_core.protocol.log.history import no_history
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.sealing import ref_to, seal
@@ -198,6 +199,22 @@ def test_bounds(bounds: TrimBounds, cut: int) -> None:
     for n, ledger_id in enumerate((5, 3, 8, 6)):
         listed = committed(ledger_id, listed=listed, at_ms=10 * (n + 1))
     assert machine_of(begin(LogTrimming("a", bounds), listed)).cut == cut
+
+
+@pytest.mark.parametrize(
+    ("bounds", "segments"),
+    [(TrimBounds(before=Position(1), before_ms=40), 1), (TrimBounds(before=Position(5)), 4), (TrimBounds(max_bytes=0, before_ms=40), 4)],
+)
+def test_a_dry_run_tells_what_a_trim_drops(bounds: TrimBounds, segments: int) -> None:
+    """A segment with a time ahead of the later ones stops a trim by age, and a live one any trim."""
+    listed = EMPTY
+    for ledger_id, at_ms in ((5, 50), (3, 10), (8, 20), (6, 30)):
+        listed = committed(ledger_id, listed=listed, at_ms=at_ms)
+    listed = listed.add_live_segment(9, 60)
+    assert bounds.dropped(listed, no_history) == (segments, 10 * segments, 100 * segments)
+    talk = begin(LogTrimming("a", bounds), listed)
+    look(talk, dict.fromkeys((5, 3, 8, 6), True))
+    assert ledgers(talk.find(ChangeList).listed) == [5, 3, 8, 6, 9][segments:]
 
 
 def test_bytes_are_kept_whatever_empty_segments_lie_behind_them() -> None:
