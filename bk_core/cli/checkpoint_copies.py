@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
 
-from bk_core.cli.checkpoint_words import everything, in_words, store_and_path, viewed, whole_store
+from bk_core.cli.checkpoint_words import in_words, store_and_path, viewed, whole_store
 from bk_core.cli.output import cluster_options, connected, password_option, progress_bar, say_json
 from bk_core.cli.statuses import terminated_in_order
+from bk_core.client.checkpoints.within import everything
 from bk_core.client.files.imports import delete_unfinished_imports, forget_import, is_of_import, new_import, unfinished_imports
 from bk_core.client.files.names import store_log
 from bk_core.display.words import counted

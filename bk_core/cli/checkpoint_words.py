@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bk_core.cli.output import PASSWORD_VARIABLE
+from bk_core.client.checkpoints.within import bases
 from bk_core.client.files.imports import is_made_by_import, is_of_import, unfinished_imports
 from bk_core.client.files.words import GATEWAY_AUTHORITY, GATEWAY_SCHEME, STORE_SCHEME, of_checkpoint, stored_at
 from bk_core.errors import BkError, InvalidArgumentError, NoSuchPathError, PathIsDirectoryError
@@ -17,7 +18,6 @@ from bk_core.protocol.files.paths import ROOT, join, normal, parent
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
     from bk_core.client.files.view import FileStoreView
-    from bk_core.protocol.files.content import Content, FileStatus
 
 PASSWORD_GIVEN_BY = f"--password, --password-file, or {PASSWORD_VARIABLE}"
 _NAMES_MAX = 8
@@ -105,12 +105,6 @@ def _say_unfinished(client: BookKeeper, view: FileStoreView, may_have_more: bool
         click.echo(f"{told}. `bk checkpoint rm {view.name}` deletes it", err=True)
 
 
-def everything(view: FileStoreView, path: str = ROOT) -> list[tuple[FileStatus, Content | None]]:
-    """``path`` and all below it that is of the checkpoint: without what an import that is not done has there, unless that was named."""
-    found = view.everything(path)
-    return found if is_of_import(path) else [(status, content) for status, content in found if not is_of_import(status.path)]
-
-
 def _nothing_at(view: FileStoreView, path: str) -> str:
     from bk_core.client.near import near_names
 
@@ -124,11 +118,6 @@ def _nothing_at(view: FileStoreView, path: str) -> str:
         return f"{told}; did you mean {' or '.join(join(above, name) for name in near)}?"
     more = f" and {len(names) - _NAMES_MAX:,} more" if len(names) > _NAMES_MAX else ""
     return f"{told}; {above} has {', '.join(names[:_NAMES_MAX]) or 'nothing in it'}{more}"
-
-
-def bases(view: FileStoreView, path: str = ROOT) -> list[str]:
-    """The checkpoints of queries in a folder of a store: the directories that have offsets in them."""
-    return [parent(status.path) for status, _ in everything(view, path) if status.is_directory and status.name == "offsets"]
 
 
 def checkpoints_below(view: FileStoreView, path: str) -> str:

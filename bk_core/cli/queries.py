@@ -4,37 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import click
 
-from bk_core.cli.checkpoint_batches import Folder, LocalFolder, StoreFolder, last_number, read_offsets
 from bk_core.cli.checkpoint_words import checkpoints_below, viewed
 from bk_core.cli.output import cluster_options, connected, password_option, say_json, say_table
+from bk_core.client.checkpoints.batches import LocalFolder, StoreFolder
+from bk_core.client.checkpoints.progress import Progress, behind, read_progress
 from bk_core.client.files.words import stored_at
-from bk_core.display.words import counted
 from bk_core.errors import BkError, InvalidArgumentError, NoSuchLogError
-from bk_core.protocol.log.lag import lag
-from bk_core.protocol.log.offset import LogOffset, of_source
+from bk_core.protocol.log.offset import LogOffset
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
-    from bk_core.protocol.log.view import LogView
 
 CLOCKS = "time behind: from the commit by the writer's clock until now by this host's, so it is off by what the two clocks differ"
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """The position of a query: its last committed batch, the last one it planned, and for each source the offset behind the committed
-    batch, by log; None before there is one."""
-
-    committed: int | None
-    planned: int
-    sources: tuple[Mapping[str, LogOffset | None], ...]
 
 
 @click.group()
@@ -109,23 +96,6 @@ def _place(progress: Progress, offset: LogOffset | None) -> dict[str, Any]:
     return {"committedBatch": progress.committed, "plannedBatch": progress.planned, **places}
 
 
-def behind(view: LogView | None, offset: LogOffset | None, now_ms: int) -> dict[str, Any]:
-    """Lag of one log. What cannot be known is None, and ``note`` says why. ``view``: None for a log that does not exist."""
-    unknown = {"rowsBehind": None, "bytesBehind": None, "secondsBehind": None}
-    if view is None:
-        return {**unknown, "note": "the log was deleted"}
-    if offset is None:
-        return {**unknown, "note": "no batch was committed yet"}
-    if offset.log_id != view.log_id:
-        return {**unknown, "note": "the log was deleted and created again"}
-    lost, size_lost = offset.lost(view)
-    found = lag(view, max(offset.position, view.first_position), view.end_position, now_ms)
-    note = "a live segment is not counted" if view.live_segments else ""
-    if lost:
-        note = f"{counted(lost, 'row')} of these {'was' if lost == 1 else 'were'} trimmed before being read"
-    return {"rowsBehind": found.rows + lost, "bytesBehind": found.bytes + size_lost, "secondsBehind": round(found.seconds, 1), "note": note}
-
-
 def _in_ledgers(checkpoint: str, uri: str, protocol: str) -> str:
     """The end of the error, which tells the name that was meant, if there is a checkpoint in ledgers; else nothing."""
     from bk_core.client.files.upkeep import file_stores
@@ -162,22 +132,3 @@ def local_path(checkpoint: str) -> Path:
     if not path.is_dir():
         raise InvalidArgumentError(f"there is no folder {path} on this machine; a checkpoint in ledgers is given as bk://NAME")
     return path
-
-
-NOT_BEGUN = ": it is no checkpoint of a query that has begun"
-
-
-def read_progress(checkpoint: Folder, hint: str = "") -> Progress:
-    """Raises InvalidArgumentError if the folder is no checkpoint of a query, or its query reads no log. ``hint`` ends the first of
-    these."""
-    planned, committed = last_number(checkpoint, "offsets"), last_number(checkpoint, "commits")
-    if planned is None:
-        raise InvalidArgumentError(f"{checkpoint.told()} has no file in a folder offsets{hint or NOT_BEGUN}")
-    known = planned if committed is None else committed
-    found = (of_source(offset) for offset in read_offsets(checkpoint, known)[1].values())
-    sources: tuple[Mapping[str, LogOffset | None], ...] = tuple(source for source in found if source is not None)
-    if not sources:
-        raise InvalidArgumentError(f"the query of checkpoint {checkpoint.told()} reads no log of format bookkeeper")
-    if committed is None:
-        sources = tuple(dict.fromkeys(source) for source in sources)
-    return Progress(committed, planned, sources)

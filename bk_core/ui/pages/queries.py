@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from bk_core.client.checkpoints.batches import StoreFolder
+from bk_core.client.checkpoints.progress import behind, read_progress
+from bk_core.client.checkpoints.within import bases
 from bk_core.client.files.upkeep import file_stores
 from bk_core.client.files.view import FileStoreView
 from bk_core.client.log.history import read_log
@@ -83,10 +86,6 @@ def _reading(client: BookKeeper, password: bytes) -> Iterator[Reading]:
 
 
 def _of_store(client: BookKeeper, name: str, view: FileStoreView) -> Iterator[Reading]:
-    from bk_core.cli.checkpoint_batches import StoreFolder  # they bring click, which only this program has
-    from bk_core.cli.checkpoint_words import bases
-    from bk_core.cli.queries import behind, read_progress
-
     for base in bases(view):
         checkpoint = f"{name}{base.rstrip('/')}"
         try:

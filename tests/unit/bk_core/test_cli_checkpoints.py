@@ -17,7 +17,7 @@ import pytest
 
 import bk_core
 from bk_core.cli import checkpoint_copies, checkpoints, queries
-from bk_core.cli.checkpoint_batches import LocalFolder, StoreFolder, query_id, read_batch, read_offsets
+from bk_core.client.checkpoints.batches import LocalFolder, StoreFolder, query_id, read_batch, read_offsets
 from bk_core.client.files import store as store_module
 from bk_core.client.files import upkeep
 from bk_core.client.files.store import FileStore

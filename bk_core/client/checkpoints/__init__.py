@@ -1,0 +1,1 @@
+"""What the checkpoint of a Spark query says of its batches and of how far it has read."""
