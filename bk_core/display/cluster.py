@@ -38,7 +38,9 @@ def about(finding: Finding) -> str | None:
 def verdict(found: Diagnosis) -> str:
     """Return the result of a look at a cluster in one sentence."""
     states = list(found.bookies.values())
-    parts = (counted(len(states), "bookie"), counted(found.ledgers.total, "ledger"), counted(found.logs, "log"))
+    recovering = found.ledgers.in_recovery
+    ledgers = counted(found.ledgers.total, "ledger") + (f" ({recovering:,} in recovery)" if recovering else "")
+    parts = (counted(len(states), "bookie"), ledgers, counted(found.logs, "log"))
     counts = [counted(found.count(severity), severity) for severity in ("error", "warning", "note") if found.count(severity)]
     return f"cluster {found.cluster}: {', '.join(parts)}: {', '.join(counts) or 'nothing wrong'}"
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 WRITABLE, READ_ONLY, DOWN = "writable", "read-only", "down"
 NEARLY_FULL, FULL = 0.90, 0.95
 """The used share of a bookie's disks from which on it is nearly full, and full: Apache's bookies warn at 0.90 and stop at 0.95."""
+LITTLE_BYTES = 1 << 30
+"""With less than this free on its disks a bookie may be read-only by itself, however small a share is used: it keeps room for recoveries
+and for its next files."""
 _MARKS_MAX = 1000
 
 
@@ -116,6 +119,10 @@ def _read_only(bookie: BookieId, probe: BookieProbe | None) -> Finding:
             f": {used:.0%} of its disks are used",
             "delete ledgers, trim logs, or give it more disk; it becomes writable by itself",
         )
+    elif probe is not None and probe.free_bytes is not None and probe.free_bytes < LITTLE_BYTES:
+        why = f": only {disk_size(probe.free_bytes)} are free on its disks"
+        advice = "with so little room a bookie makes itself read-only: delete ledgers, trim logs, or give it more disk; it becomes "
+        advice += f"writable by itself; if an operator made it so, `bk bookie read-only {bookie} off` puts it back"
     else:
         why = "" if used is None else f"; {used:.0%} of its disks are used"
         advice = "an operator made it so, or a disk of it failed: its own log tells; put it back when that is over"

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import bk_core
+from bk_core.client.doctor.bookies import READ_ONLY, judge_bookies
 from bk_core.client.doctor.findings import CODES, Finding
 from bk_core.client.doctor.probe import BookieProbe
 from bk_core.client.log.intents import Intent, intent_here, record_intent
@@ -155,6 +156,7 @@ def test_a_recovery_that_nobody_finishes(bk: Bk, client: bk_core.BookKeeper) -> 
     ledger_id = healthy(client)
     write(client, ledger_id, replace(stored(client, ledger_id), state=LedgerState.IN_RECOVERY, last_entry_id=-1, length=0))
     assert codes(bk) == []
+    assert "(1 in recovery): nothing wrong" in bk("doctor", group="cluster").replace(", 1 log", "")
     (stuck,) = found(bk, "--stuck-after", "0ms")
     assert (stuck["code"], stuck["ledgers"], stuck["command"]) == ("recovery-stuck", [ledger_id], f"bk ledger recover {ledger_id}")
     bk(*stuck["command"].split()[2:], group="ledger")
@@ -290,6 +292,23 @@ def test_full_disks_and_mixed_releases(bk: Bk, client: bk_core.BookKeeper, monke
     spaces |= {first: 50.0, second: 50.0}
     assert codes(bk) == ["versions-mixed"]
     assert "nothing" not in bk("doctor", group="cluster")  # a note, and exit status 0 nevertheless
+
+
+@pytest.mark.parametrize(
+    ("total", "free", "said", "command"),
+    [
+        (100 << 30, 4 << 30, ": 96% of its disks are used", "bk bookie show b:1"),
+        (48 << 20, 40 << 20, ": only 41.9 MB are free on its disks", "bk bookie show b:1"),
+        (100 << 30, 60 << 30, "; 40% of its disks are used", "bk bookie read-only b:1 off"),
+    ],
+    ids=["nearly full", "small and with little room", "with much room"],
+)
+def test_why_a_bookie_is_read_only(client: bk_core.BookKeeper, total: int, free: int, said: str, command: str) -> None:
+    """A small share that is used says little of a small disk: the bookie keeps room for recoveries whatever its size."""
+    probe = BookieProbe("b:1", "answers", total_bytes=total, free_bytes=free)
+    (finding,) = (one for one in judge_bookies(client, {"b:1": READ_ONLY}, {"b:1": probe}, {}) if one.code == "bookie-read-only")
+    assert finding.what == f"bookie b:1 is read-only{said}" and finding.command == command
+    assert ("becomes writable by itself" in finding.advice) is (command == "bk bookie show b:1")
 
 
 def test_what_people_read_fits_into_a_terminal(bk: Bk, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
