@@ -36,6 +36,7 @@ from bk_core.errors import (
 from bk_core.metadata.access import MetadataTls, ZooKeeperAuth
 from bk_core.metadata.zookeeper import secured
 from bk_core.metadata.zookeeper.logging import quiet_logger
+from bk_core.metadata.zookeeper.polling import ready
 from bk_core.metadata.zookeeper.probe import look
 from bk_core.metadata.zookeeper.sasl import check_sasl
 from bk_core.protocol.session.outage import Connection, Welcome
@@ -95,11 +96,11 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
 
     def select(self, readers: Any, writers: Any, errors: Any, timeout: float | None = None) -> Any:
         if decrypted := secured.ready(readers):
-            others = super().select([one for one in readers if one not in decrypted], writers, errors, 0)
+            others = ready([one for one in readers if one not in decrypted], writers, 0)
             return [*decrypted, *others[0]], others[1], others[2]
         if self._new is None or readers != [self._new] or timeout is None:
-            return super().select(readers, writers, errors, timeout)
-        found = super().select(readers, writers, errors, self._welcome.waits_s(timeout))
+            return ready(readers, writers, timeout)
+        found = ready(readers, writers, self._welcome.waits_s(timeout))
         if found[0]:
             self._welcome.came()
         else:
@@ -187,7 +188,9 @@ class Link:
         self._await_connection(timeout_s)
         waiting: list[tuple[Callable[[], Any], SafeFuture[Any]]] = [(send, SafeFuture()) for send, _ in asked]
         self._speaker.submit(lambda: _ask_all(waiting))
-        return [self._result(answer, deadline, path) for (_, answer), (_, path) in zip(waiting, asked, strict=True)]
+        # ZooKeeper answers in order, so this thread is woken once, by the last answer, and has all others then
+        results = [self._result(answer, deadline, path) for (_, answer), (_, path) in zip(reversed(waiting), reversed(asked), strict=True)]
+        return results[::-1]
 
     def _result(self, answer: SafeFuture[Any], deadline: float, path: str) -> Any:
         try:
