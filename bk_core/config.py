@@ -21,7 +21,7 @@ SET_BY_HAND = (
     "ensemble_change", "operation_timeout_s", "metadata_timeout_s", "await_store", "add_quorum_timeout_s",
     "placement", "min_racks", "local_rack", "connections_per_bookie", "log_root",
 )  # fmt: skip
-"""The ten settings that a program may have a reason to set. The others, and all of ``Limits`` and ``ReadOptions``, are for tests, for odd
+"""The settings that a program may have a reason to set. The others, and all of ``Limits`` and ``ReadOptions``, are for tests, for odd
 networks and for experts."""
 _CHECKS = {
     "protocol": TEXT,

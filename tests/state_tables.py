@@ -123,7 +123,7 @@ def _effect(machine: type, body: list[ast.stmt]) -> str:
         for node in ast.walk(statement):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _on_self(node.func.value):
                 return f"`{node.func.attr}`{_explained(machine, node.func.attr)}"
-    return "; ".join(_short(ast.unparse(statement)) for statement in body)
+    return f"`{'; '.join(_short(ast.unparse(statement)) for statement in body)}`"
 
 
 def _explained(machine: type, name: str) -> str:

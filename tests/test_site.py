@@ -24,6 +24,7 @@ from bk_core.protocol.limits import Limits
 from bk_spark.options.table import OPTIONS
 from docs.site import assemble, pictures, reference
 from docs.site.__main__ import complete
+from docs.site.command_lists import WIDE, as_tables
 from docs.site.commonmark import for_python_markdown
 from docs.site.links import PAGES, ROOT, lines_of
 from tests import state_tables
@@ -268,6 +269,29 @@ def test_links_lead_to_where_a_section_is(assembly: assemble.Assembly) -> None:
 )
 def test_lists_are_rewritten_for_python_markdown(text: str, rewritten: str) -> None:
     assert for_python_markdown(text) == rewritten
+
+
+@pytest.mark.parametrize(
+    ("block", "rows"),
+    [
+        (
+            f"    bk log ls         all of them, {'x' * WIDE}\n    bk log rm NAME\n    bk log gc    a_b | c",
+            ["`bk log ls`", "`bk log rm NAME`"],
+        ),
+        (f"    bk log ls         all of them,\n                      {'x' * WIDE}\n    bk log gc    left", ["`bk log ls`", "`bk log gc`"]),
+        ("    bk log ls         all of them\n    bk log gc         what is left", []),
+        (f"    bk log ls ─► {'x' * WIDE}    a picture\n    bk log gc         what is left", []),
+        (f"    one line of code, {'x' * WIDE}", []),
+        (f"    a | b         a bar, {'x' * WIDE}\n    b         none", ["<code>a &#124; b</code>", "`b`"]),
+        (f"* an item\n\n      bk log ls         all of them, {'x' * WIDE}\n      bk log gc         what is left", []),
+    ],
+)
+def test_wide_lists_of_commands_are_tables(block: str, rows: list[str]) -> None:
+    made = as_tables(f"Before.\n\n{block}\n\nAfter.\n")
+    assert made.startswith("Before.\n\n") and made.endswith("\n\nAfter.\n")
+    assert re.findall(r"^\| ([`<].+?[`>]) \|", made, re.M)[: len(rows)] == rows
+    assert bool(rows) == ("| --- | --- |" in made) == (block not in made)
+    assert "a_b | c" not in made or not rows
 
 
 # --- examples ---------------------------------------------------------------------------------------------------------

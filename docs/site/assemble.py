@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from docs.site import pictures, reference
+from docs.site.command_lists import as_tables
 from docs.site.commonmark import for_python_markdown
 from docs.site.links import PAGES, ROOT, Document, Places, lines_of, slug
 
@@ -88,7 +89,8 @@ class Assembly:
         for name, document in self.documents.items():
             if name in self.places.pages:
                 page = self.places.pages[name]
-                yield page, for_python_markdown(self._pictures(self.places.linked(self._left(name, document), name, page)))
+                left = as_tables(self._left(name, document))
+                yield page, for_python_markdown(self._pictures(self.places.linked(left, name, page)))
 
     def _page(self, page: str, text: str) -> str:
         parts, at = [], 0
@@ -101,7 +103,7 @@ class Assembly:
                 del lines[0]
             elif found["title"]:
                 lines[0] = f"{lines[0].partition(' ')[0]} {found['title']}"
-            section = "\n".join(lines)
+            section = as_tables("\n".join(lines))
             if found["picture"]:
                 picture = pictures.named(found["picture"])
                 section = _CODE.sub(picture.replace("\\", r"\\"), section, count=1)
