@@ -82,6 +82,8 @@ if TYPE_CHECKING:
     from bk_core.protocol.log.segments import Segment as Segment
     from bk_core.secrets import SecretFile as SecretFile
     from bk_core.secrets import SecretVariable as SecretVariable
+    from bk_core.security import BookieTls as BookieTls
+    from bk_core.security import Security as Security
 
 _HOMES = {
     "BatchTrace": "bk_core.client.log.tracing",
@@ -117,7 +119,9 @@ _HOMES = {
     "LogReader": "bk_core.client.log.reader",
     "LogSpan": "bk_core.client.log.parts",
     "LogWriter": "bk_core.client.log.writer",
+    "BookieTls": "bk_core.security",
     "MetadataTls": "bk_core.metadata.access",
+    "Security": "bk_core.security",
     "Metrics": "bk_core.metrics.snapshot",
     "Position": "bk_core.protocol.log.position",
     "ReadHandle": "bk_core.client",

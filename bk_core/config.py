@@ -12,6 +12,7 @@ from bk_core.metadata.access import MetadataTls, ZooKeeperAuth
 from bk_core.protocol.ledger.placement import location
 from bk_core.protocol.ledger.read.options import ReadOptions
 from bk_core.protocol.limits import Limits
+from bk_core.security import Security
 
 WireProtocol: TypeAlias = Literal["v2", "v3"]
 Placement: TypeAlias = Literal["random", "rack-aware"]
@@ -40,6 +41,7 @@ _CHECKS = {
     "reads": one_of(ReadOptions, "ReadOptions(...)"),
     "metadata_auth": one_of(ZooKeeperAuth, "ZooKeeperAuth(...)"),
     "metadata_tls": one_of(MetadataTls, "MetadataTls(...)"),
+    "security": one_of(Security, "Security(...)"),
 }
 
 
@@ -107,6 +109,8 @@ class ClientConfig:
     """The identity of this client at ZooKeeper, and the rights on what it creates there; None gives no credentials."""
     metadata_tls: MetadataTls | None = None
     """The certificates of TLS to ZooKeeper, for a URI with ``zk+tls://``; None then trusts the authorities of the system."""
+    security: Security | None = None
+    """The TLS of the connections to bookies; None is without."""
 
     def __post_init__(self) -> None:
         check_fields(self, _CHECKS)
@@ -164,3 +168,4 @@ class ClientSettings(TypedDict, total=False):
     reads: ReadOptions
     metadata_auth: ZooKeeperAuth | None
     metadata_tls: MetadataTls | None
+    security: Security | None

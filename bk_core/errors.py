@@ -8,7 +8,8 @@
     ├── BookieError                   one bookie said no, or nothing (per replica; seldom shown alone)
     │   ├── NoSuchLedgerOnBookieError, NoSuchEntryError, BadRequestError, BookieIOError,
     │   ├── UnauthorizedError, BadVersionError, FencedError, ReadOnlyError, TooManyRequestsError,
-    │   ├── UnknownLedgerStateError, BookieUnavailableError, BookieTimeoutError
+    │   ├── UnknownLedgerStateError, BookieUnavailableError, BookieTimeoutError,
+    │   ├── BookieSecurityError (BookieTlsError (BookieHostNameError), BookieAuthError)
     ├── DigestError                   an entry does not match its digest or its ids
     ├── LedgerError                   a ledger as a whole
     │   ├── NoSuchLedgerError, LedgerExistsError, LedgerFencedError, LedgerClosedError,
@@ -322,6 +323,36 @@ class BookieTimeoutError(BookieError):
     advice = "Look at the load of the bookie and at the network; repeat."
     retriable = True
     outcome_unknown = True
+
+
+class BookieSecurityError(BookieError):
+    """A bookie and this client do not agree on who may speak to whom, and how (LINK-10). Nothing of a ledger was sent to that bookie."""
+
+    code = "BK-BOOKIE-SECURITY"
+    advice = "Read the message; the class below says more."
+    outcome_unknown = True
+
+
+class BookieTlsError(BookieSecurityError):
+    """A bookie and this client do not agree on TLS: one does not trust the other's certificate, or the bookie speaks none. Nothing of a
+    ledger was sent to that bookie."""
+
+    code = "BK-BOOKIE-TLS"
+    advice = "See the files of `BookieTls`, the authority of the bookie and your certificate, and that bookies have `tlsProvider`."
+
+
+class BookieHostNameError(BookieTlsError):
+    """The certificate of a bookie is for another host than the one it is registered with. Nothing of a ledger was sent to that bookie."""
+
+    code = "BK-BOOKIE-HOST"
+    advice = "Have certificates made that name the hosts of the bookies (`bk bookie ls`), or register bookies with the names they have."
+
+
+class BookieAuthError(BookieSecurityError):
+    """A bookie does not take this client's credentials, wants some and got none, or wants none. Nothing of a ledger was sent to it."""
+
+    code = "BK-BOOKIE-AUTH"
+    advice = "See the user and the secret, and which authentication provider the bookies have."
 
 
 class DiskFullError(BkError):

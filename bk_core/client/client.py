@@ -82,6 +82,8 @@ def connect(
     """
     check_names(settings, ClientConfig, "client setting")
     config = ClientConfig(uri, protocol, **settings)
+    if config.security is not None:
+        config.security.check()
 
     def make() -> BookKeeper:
         if (

@@ -22,6 +22,8 @@ from bk_core.errors import (
     CLIENT_CLOSED,
     AddQuorumTimeoutError,
     BkError,
+    BookieSecurityError,
+    BookieTlsError,
     ClientClosedError,
     LocalResourceError,
     MetadataUnavailableError,
@@ -34,6 +36,7 @@ from bk_core.errors import (
 from bk_core.metadata.racks import RackMap
 from bk_core.metadata.store import BookieView, MetadataStore, Watch
 from bk_core.metrics.client import ClientCounts
+from bk_core.net.entering import Prepared, prepare
 from bk_core.net.link import BookieLink
 from bk_core.net.local_resources import shortage_now, shortage_text
 from bk_core.net.names import Names
@@ -48,6 +51,7 @@ from bk_core.protocol.ledger.placement import Placement, Quarantine, RackAwarePl
 from bk_core.protocol.ledger.read.replica_order import Rank, ReadHistory
 from bk_core.protocol.ledger.recover.options import RecoveryOptions
 from bk_core.protocol.ledger.write.options import ChangeWindow, EnsembleChangeMode, WriterOptions
+from bk_core.protocol.session.refusals import Refusals
 from bk_core.protocol.session.shortage import Shortages
 from bk_core.protocol.wire.messages import BatchReadRequest, ReadRequest, ReadRunRequest, Request, Status
 from bk_core.threads import Home, SafeFuture, rest_if_daemon, wait_done
@@ -57,6 +61,7 @@ log = logging.getLogger("bk_core.client")
 T = TypeVar("T")
 
 METADATA_THREADS = 4
+SECURITY_THREADS = 2
 CLOSE_S = 10.0
 MOVED_LATELY_NS = 60_000_000_000  # a read takes less, and one that is asked again in vain does it once
 # The statuses of an operation that lacks connections.
@@ -132,6 +137,9 @@ class Session:
         self._resolver = Resolver(self.reactor, store, self.metadata_call)
         self._names = Names(self.reactor.post)
         self._shortages = Shortages()
+        self._refusals = Refusals()
+        # threads of their own: secrets and files may take long, and so may a metadata store that does not answer
+        self._preparing = None if config.security is None else WorkerPool("bookkeeper-security", SECURITY_THREADS)
         self.placement = self._new_placement(self._racks)
         self._on_bookies: dict[Informed, None] = {}
         self.adds = AddWindow(config.limits.unretired_entries_max, self.counts.add_wait_seconds)
@@ -304,6 +312,8 @@ class Session:
                 on_silent=self._silent,
                 on_short=self._short,
                 counts=self.counts.bookie(bookie),
+                prepare=None if self._preparing is None else self._prepare,
+                on_entry=self._entered,
             )
             self._links[key] = found
             if self._shut:
@@ -320,11 +330,41 @@ class Session:
         if self._shortages.happened(error, text, self.reactor.now_ns()):
             log.warning("a connection to a bookie cannot be made: %s", text)
 
+    def _prepare(self, bookie: BookieId, host: str, then: Callable[[Prepared | None, BookieSecurityError | None], None]) -> None:
+        """Have the files and secrets for one connection read on a thread of their own (LINK-10)."""
+        security, pool = self.config.security, self._preparing
+        assert security is not None and pool is not None
+
+        def call() -> None:
+            made: Prepared | None = None
+            problem: BookieSecurityError | None = None
+            try:
+                made = prepare(security, bookie, host)
+            except BookieSecurityError as error:
+                problem = error
+            self.reactor.post(lambda: then(made, problem))
+
+        try:
+            pool.submit(call)
+        except ClientClosedError:
+            self.reactor.post(lambda: then(None, BookieTlsError(CLIENT_CLOSED, bookie=bookie)))
+
+    def _entered(self, bookie: BookieId, error: BookieSecurityError | None) -> None:
+        """Note that a bookie admitted this client, or for which reason it was no way in. Reactor thread."""
+        if error is None:
+            self._refusals.admitted(bookie)
+        elif self._refusals.happened(bookie, error) and not self._closed:
+            log.warning("%s", error.args[0])
+
     def explained(self, error: Exception, since_ns: int) -> Exception:
-        """Return the error of an operation that began at ``since_ns``, or the shortage of this host that is its cause (SES-10).
-        Any thread."""
+        """Return the error of an operation that began at ``since_ns``, or the reason for which bookies do not admit this client (LINK-10),
+        or the shortage of this host (SES-10), if that is its cause. Any thread."""
         if not isinstance(error, BEHIND_A_SHORTAGE):
             return error
+        refused = self._refusals.explained(error)
+        if refused is not None:
+            refused.__cause__ = error
+            return refused
         text = self._shortages.explanation(since_ns, self.reactor.now_ns())
         # no link has seen it, but the metadata store may be out of reach because of it
         if not text and (short := shortage_now()) is not None:
@@ -426,6 +466,8 @@ class Session:
         self._over = True
         self._shut_links()
         self._metadata.close()
+        if self._preparing is not None:
+            self._preparing.close()
         self.reactor.close()
 
     def _shut_links(self) -> None:

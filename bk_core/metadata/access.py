@@ -9,7 +9,8 @@ from typing import Literal, TypeAlias, get_args
 
 from bk_core.arguments import TEXT, Check, check_fields, one_of
 from bk_core.errors import InvalidArgumentError
-from bk_core.secrets import Secret, SecretFile, SecretVariable, check_secret, revealed
+from bk_core.secrets import Secret, SecretFile, SecretVariable, check_secret
+from bk_core.tls_files import context_of
 
 Scheme: TypeAlias = Literal["digest", "sasl", "x509"]
 Acl: TypeAlias = Literal["open", "creator"]
@@ -104,31 +105,9 @@ class MetadataTls:
     def context(self) -> ssl.SSLContext:
         """Return a new context of these files. Raises InvalidArgumentError that names the file that cannot be used, and whatever a function
         for the key's password raises."""
-        made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        made.minimum_version = ssl.TLSVersion.TLSv1_2
-        made.check_hostname = self.verify_host
-        if self.ca is None:
-            made.load_default_certs(ssl.Purpose.SERVER_AUTH)
-        else:
-            self._load("ca", self.ca, lambda: made.load_verify_locations(self.ca))
-        if self.cert is not None:
-            password = b"" if self.key_password is None else revealed("key_password", self.key_password)
-            what = self.cert if self.key is None else f"{self.cert} with {self.key}"
-            # an empty password is an error of the library, and None would ask at the terminal
-            self._load("cert", what, lambda: made.load_cert_chain(self.cert or "", self.key, lambda: password))
-        return made
-
-    @staticmethod
-    def _load(name: str, path: str, load: object) -> None:
-        assert callable(load)
-        try:
-            load()
-        except ValueError as error:  # a path with a NUL, a password that is too long
-            raise InvalidArgumentError(f"{name} of MetadataTls, {path!r}, cannot be used: {error}") from None
-        except OSError as error:  # an SSLError is one, and says of a wrong password what it says of a broken file
-            reason = getattr(error, "reason", None) or error.strerror or type(error).__name__
-            hint = "; see the path, that it is PEM, and the key's password" if isinstance(error, ssl.SSLError) else ""
-            raise InvalidArgumentError(f"{name} of MetadataTls, {path}, cannot be used: {reason}{hint}") from None
+        return context_of(
+            "MetadataTls", ca=self.ca, cert=self.cert, key=self.key, key_password=self.key_password, verify_host=self.verify_host
+        )
 
 
 def access_of(query: Mapping[str, str]) -> tuple[ZooKeeperAuth | None, MetadataTls | None]:

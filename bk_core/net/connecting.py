@@ -11,16 +11,20 @@ from collections import deque
 from contextlib import suppress
 from functools import partial
 
+from bk_core.errors import BookieSecurityError
 from bk_core.net.answers import AnsweredLink
 from bk_core.net.asking import is_repeatable
+from bk_core.net.entering import Entering, Prepared
 from bk_core.net.local_resources import name_of, shortage_now, shortage_text
 from bk_core.net.names import Address
 from bk_core.net.sent_bytes import keep_alive
+from bk_core.net.tls_socket import TlsSocket
 from bk_core.protocol.link import Attempts
 from bk_core.protocol.session.shortage import AGAIN_NS, EVERYWHERE
 from bk_core.protocol.wire.messages import Request, Status
 
 CONNECT_TIMEOUT_NS = 5_000_000_000
+ENTER_TIMEOUT_NS = 10_000_000_000
 _UNDER_WAY = frozenset({0, errno.EINPROGRESS, errno.EINTR})
 
 
@@ -71,6 +75,21 @@ class ConnectingLink(AnsweredLink):
             self._not_connected(problem)
             return
         self.address = address
+        if self._prepare is None:
+            self._look_up(attempt, address)
+        else:
+            self._prepare(self.bookie, address[0], partial(self._is_prepared, attempt, address))
+
+    def _is_prepared(self, attempt: int, address: tuple[str, int], prepared: Prepared | None, error: BookieSecurityError | None) -> None:
+        if not self._is_current(attempt):
+            return
+        if error is not None:
+            self._turned_away(error)
+            return
+        self._prepared = prepared
+        self._look_up(attempt, address)
+
+    def _look_up(self, attempt: int, address: tuple[str, int]) -> None:
         self._attempts = Attempts(0, self._reactor.now_ns() + CONNECT_TIMEOUT_NS)
         self._attempt_until_ns = self._attempts.deadline_ns
         self._names.lookup(*address, partial(self._named, attempt))
@@ -148,7 +167,80 @@ class ConnectingLink(AnsweredLink):
         self._reactor.register(made, selectors.EVENT_READ | selectors.EVENT_WRITE, self)
         self._writing = True
 
+    # --- the way in ------------------------------------------------------------------------------------------------
+
+    def _comes_in(self) -> bool:
+        """Handle the socket of a connection that is being made. Return True once it is made and this client admitted (LINK-10)."""
+        if self._entering is None:
+            assert self._socket is not None and not isinstance(self._socket, TlsSocket)
+            code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                self._note_shortage(OSError(code, os.strerror(code)))
+                self._try_next(f"connect failed (errno {code}, {os.strerror(code)})")
+                return False
+            if self._prepared is None:
+                return True
+            self._begin_entering(self._prepared)
+        return self._goes_on_entering()
+
+    def _begin_entering(self, prepared: Prepared) -> None:
+        assert isinstance(self._socket, socket.socket)
+        made = self._socket
+
+        def again() -> None:
+            """A turn for bytes that are decrypted already."""
+            self._reactor.post(lambda: self.on_io(True, False) if self._is_on(made) else None)
+
+        self._entering = Entering(made, prepared, again)
+        self._prepared = None  # it serves once
+        self._attempt_until_ns = self._reactor.now_ns() + ENTER_TIMEOUT_NS
+
+    def _is_on(self, made: socket.socket) -> bool:
+        return self._socket is not None and self._socket.fileno() == made.fileno()
+
+    def _goes_on_entering(self) -> bool:
+        entering = self._entering
+        assert entering is not None
+        try:
+            is_in = entering.go_on()
+        except BookieSecurityError as error:
+            self._turned_away(error)
+            return False
+        except OSError as error:
+            self._not_connected(str(error))
+            return False
+        self._socket = entering.socket
+        if not is_in:
+            self._want_write(entering.is_behind)
+            return False
+        self._entering = None
+        self._tell_of_entry(None)
+        return True
+
+    def _turned_away(self, error: BookieSecurityError) -> None:
+        """End the attempt. Those who wait are told at once, and the pause before the next attempt grows (LINK-10)."""
+        self._tell_of_entry(error)
+        self._drop(Status.NOT_ADMITTED, str(error.args[0]))
+
+    def _tell_of_entry(self, error: BookieSecurityError | None) -> None:
+        if self._on_entry is not None:
+            self._on_entry(self.bookie, error)
+
+    def _attempt_is_over(self) -> None:
+        """End an attempt that took too long. Once somebody has taken the connection, no other address is tried."""
+        if self._entering is None:
+            self._try_next("connect timed out")
+        else:
+            self._not_connected(f"{self._entering.awaits} was not answered in time")
+
+    def _want_write(self, wanted: bool) -> None:
+        if self._socket is not None and wanted != self._writing:
+            self._writing = wanted
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if wanted else 0)
+            self._reactor.modify(self._socket, events, self)
+
     def _forget_socket(self) -> None:
+        self._entering = None
         if self._socket is None:
             return
         with suppress(KeyError, ValueError, OSError):

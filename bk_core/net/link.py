@@ -11,9 +11,6 @@ connecting (``connecting.py``), and here the requests, the bytes in and out, and
 from __future__ import annotations
 
 import logging
-import os
-import selectors
-import socket
 from collections.abc import Hashable, Sequence
 from functools import partial
 
@@ -90,7 +87,8 @@ class BookieLink(ConnectingLink):
             waiting.numbers = range(self._next_id + 1, self._next_id + 1 + message.count)
             self._next_id += message.count
         if not self._ready() and not self._waits_out(message):
-            self._reactor.post(lambda: answer(Status.UNAVAILABLE, None))
+            refusal = self._refusal
+            self._reactor.post(lambda: answer(refusal, None))
             return waiting
         self._asking.hold(waiting)
         self._ask()
@@ -154,12 +152,10 @@ class BookieLink(ConnectingLink):
         if self._socket is None:
             return
         if self._connecting:
-            code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if code:
-                self._note_shortage(OSError(code, os.strerror(code)))
-                self._try_next(f"connect failed (errno {code}, {os.strerror(code)})")
+            if not self._comes_in():
                 return
             self._is_connected()
+            writable = True  # what was handed over meanwhile goes out
         if writable:
             self._flush()
         if readable and self._socket is not None:
@@ -288,11 +284,6 @@ class BookieLink(ConnectingLink):
             return
         self._want_write(bool(self._output))
 
-    def _want_write(self, wanted: bool) -> None:
-        if self._socket is not None and wanted != self._writing:
-            self._writing = wanted
-            self._reactor.modify(self._socket, selectors.EVENT_READ | (selectors.EVENT_WRITE if wanted else 0), self)
-
     # --- failures --------------------------------------------------------------------------------------------------
 
     def _drop(self, status: Status, why: str, *, backoff: bool = True, silent: Sequence[Waiting] = ()) -> None:
@@ -313,6 +304,7 @@ class BookieLink(ConnectingLink):
         self._add_times.clear()
         self._health.connected(self._reactor.now_ns())
         self._refused = not was_connected
+        self._refusal = Status.NOT_ADMITTED if status is Status.NOT_ADMITTED else Status.UNAVAILABLE
         if backoff:
             self.failed_recently = True
             self._blocked_until_ns = self._reactor.now_ns() + self._backoff_ns
@@ -351,10 +343,12 @@ class BookieLink(ConnectingLink):
         return not enough and not self._closed and status is not Status.PROTOCOL_ERROR and is_repeatable(one.message)
 
     def _refuse_adds(self, ledger_id: int) -> None:
+        refusal = self._refusal
+
         def tell() -> None:
             listener = self._listeners.get(ledger_id)
             if listener is not None:
-                listener.on_lost(self.bookie, Status.UNAVAILABLE)
+                listener.on_lost(self.bookie, refusal)
 
         self._reactor.post(tell)
 
@@ -368,7 +362,7 @@ class BookieLink(ConnectingLink):
     def _look(self) -> None:
         now = self._reactor.now_ns()
         if self._connecting and self._attempt_until_ns is not None and now >= self._attempt_until_ns:
-            self._try_next("connect timed out")
+            self._attempt_is_over()
         if self._connected and self._input.awaits_much:
             self.on_io(True, False)  # kernels before 5.8 may forget to wake for a low-water mark
         if not self._connected or self._socket is None:

@@ -9,17 +9,20 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from bk_core.errors import BookieSecurityError
 from bk_core.metrics.client import BookieCounts
 from bk_core.metrics.marks import Marks
 from bk_core.metrics.registry import Registry
 from bk_core.metrics.table import CLIENT
 from bk_core.net.asking import Asking
+from bk_core.net.entering import Entering, Prepare, Prepared
 from bk_core.net.names import Address, Names
 from bk_core.net.outstanding import Waiting
 from bk_core.net.reactor import Reactor, Timer
 from bk_core.net.receiving import ReceiveBuffer
 from bk_core.net.sent_adds import SentAddRuns
 from bk_core.net.sent_bytes import SentBytes
+from bk_core.net.tls_socket import TlsSocket
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.link import Attempts, LinkHealth
 from bk_core.protocol.wire import connection
@@ -65,10 +68,14 @@ class LinkState(ABC):
         on_silent: Callable[[BookieId, int], None] | None = None,
         on_short: Callable[[str, str], None] | None = None,
         counts: BookieCounts | None = None,
+        prepare: Prepare | None = None,
+        on_entry: Callable[[BookieId, BookieSecurityError | None], None] | None = None,
     ) -> None:
         """``on_silent`` is called with the bookie and the time since which this connection had been silent when it was given
         up. ``on_short`` is called with the name and the meaning of the system's error when this host cannot make a connection
-        (SES-9, SES-10). ``counts`` are those of this bookie, of all connections to it."""
+        (SES-9, SES-10). ``counts`` are those of this bookie, of all connections to it. ``prepare`` gets what a connection takes with
+        it where TLS or authentication are wanted; ``on_entry`` is called with the bookie and the reason for which it was no way in, or
+        None when it was one (LINK-10)."""
         self.bookie = bookie
         self.protocol = protocol
         self.failed_recently = False
@@ -79,12 +86,16 @@ class LinkState(ABC):
         self._names = names or Names(reactor.post)
         self._on_silent = on_silent
         self._on_short = on_short
+        self._prepare = prepare
+        self._on_entry = on_entry
         self._counts = counts or BookieCounts(Registry("a connection", CLIENT), bookie)
         self._add_times = Marks(self._counts.add_seconds)
         self._adds_to_note = False  # adds were sent in this turn
         self._short = False  # the attempt that goes on has met a shortage on this host
         self._frame_bytes_max = frame_bytes_max + RECEIVE_SLACK_BYTES
-        self._socket: socket.socket | None = None
+        self._socket: socket.socket | TlsSocket | None = None
+        self._prepared: Prepared | None = None
+        self._entering: Entering | None = None  # while the connection is made and this client not admitted yet
         self._connecting = False
         self._connected = False
         self._closed = False
@@ -100,6 +111,7 @@ class LinkState(ABC):
         self._backoff_ns = BACKOFF_FIRST_NS
         self._blocked_until_ns = 0
         self._refused = False  # the last attempt to connect failed
+        self._refusal = Status.UNAVAILABLE  # and for this reason
         self._heard = False  # True once bytes came on this connection
         self._has_batch_read = False
         self._attempts = Attempts(0, 0)

@@ -8,7 +8,6 @@ import io
 import logging
 import os
 import selectors
-import socket
 import sys
 import threading
 import time
@@ -28,6 +27,12 @@ _here = threading.local()
 def on_reactor_thread() -> bool:
     """Return True on the thread of any client's reactor. A wait for an answer there would never end."""
     return getattr(_here, "reactor", False)
+
+
+class Descriptor(Protocol):
+    """A socket, or whatever stands for one."""
+
+    def fileno(self) -> int: ...
 
 
 class Pollable(Protocol):
@@ -139,13 +144,13 @@ class Reactor:
         heapq.heappush(self._timers, (time.monotonic_ns() + after_ns, self._sequence, timer))
         return timer
 
-    def register(self, sock: socket.socket, events: int, target: Pollable) -> None:
+    def register(self, sock: Descriptor, events: int, target: Pollable) -> None:
         self._selector.register(sock, events, target)
 
-    def modify(self, sock: socket.socket, events: int, target: Pollable) -> None:
+    def modify(self, sock: Descriptor, events: int, target: Pollable) -> None:
         self._selector.modify(sock, events, target)
 
-    def unregister(self, sock: socket.socket) -> None:
+    def unregister(self, sock: Descriptor) -> None:
         self._selector.unregister(sock)
 
     @property

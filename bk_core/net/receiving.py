@@ -5,6 +5,9 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TypeAlias
+
+from bk_core.net.tls_socket import TlsSocket
 
 FIRST_BYTES = 256 << 10
 # of a frame that is used while it arrives: about the size of a processor's own cache, so that bytes are used while they are in it
@@ -12,6 +15,7 @@ PART_BYTES = 1 << 20
 WHOLE_BYTES = 64 << 10  # above this size, the rest of a frame is received by itself, so that it never has to be moved
 LOW_WATER_BYTES = 1 << 20
 
+Source: TypeAlias = "socket.socket | TlsSocket"
 # Gets the first bytes of a frame. Returns how many of these it is done with, and the size of the item that begins behind them.
 Take = Callable[[memoryview, int], tuple[int, int]]
 
@@ -29,7 +33,7 @@ class ReceiveBuffer:
         self._low_water = 1
         self.view = memoryview(bytearray(FIRST_BYTES))
 
-    def receive(self, source: socket.socket) -> int:
+    def receive(self, source: Source) -> int:
         """Return the number of bytes received, 0 when the other side has closed. Raises what ``recv_into`` raises."""
         end = len(self.view)
         if self._wanted > WHOLE_BYTES:
@@ -44,7 +48,7 @@ class ReceiveBuffer:
         """True if bytes may have arrived without waking the reactor."""
         return self._low_water > 1
 
-    def wait_for_more(self, source: socket.socket) -> None:
+    def wait_for_more(self, source: Source) -> None:
         """Ask the kernel not to wake for a little of a large frame. The low-water mark is never above what is missing of the frame, so its
         last bytes wake too; when no more fits into the kernel's buffer, the kernel wakes whatever the mark."""
         missing = (self.rest or self._wanted) - (self.stop - self.start)
@@ -59,7 +63,7 @@ class ReceiveBuffer:
         self.start, self.rest, self._wanted = start, rest, 0
         self._take_part(take)
 
-    def receive_parts(self, source: socket.socket, take: Take, bytes_max: int) -> int:
+    def receive_parts(self, source: Source, take: Take, bytes_max: int) -> int:
         """Receive and use the bytes of that frame until it ends or none are there at once. The result is that of ``receive``."""
         total = 0
         while self.rest and total < bytes_max:

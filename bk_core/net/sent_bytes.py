@@ -8,7 +8,11 @@ import socket
 import termios
 from collections import deque
 from contextlib import suppress
+from typing import TypeAlias
 
+from bk_core.net.tls_socket import TlsSocket
+
+Socket: TypeAlias = "socket.socket | TlsSocket"
 WAITING_NS = 1_000_000_000  # bytes older than this are waiting rather than on their way
 USER_TIMEOUT_MS = 20_000  # for bytes that nobody acknowledges
 KEEP_ALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))  # s, s, times
@@ -40,19 +44,20 @@ class SentBytes:
     def sent(self, count: int) -> None:
         self._sent += count
 
-    def look(self, connection: socket.socket, now_ns: int) -> bool:
+    def look(self, connection: Socket, now_ns: int) -> bool:
         """Return True if some bytes went on since the last look while others, sent more than WAITING_NS ago, still wait."""
         queued = self._queued(connection)
         if queued is None:
             return False
-        before, self._acknowledged = self._acknowledged, self._sent - queued
-        self._history.append((now_ns, self._sent))
+        so_far: int = getattr(connection, "wire_bytes", self._sent)  # by TLS they are others than were handed over
+        before, self._acknowledged = self._acknowledged, so_far - queued
+        self._history.append((now_ns, so_far))
         while len(self._history) > 1 and self._history[1][0] <= now_ns - WAITING_NS:
             self._history.popleft()
         when, sent = self._history[0]
         return when <= now_ns - WAITING_NS and sent > self._acknowledged > before
 
-    def _queued(self, connection: socket.socket) -> int | None:
+    def _queued(self, connection: Socket) -> int | None:
         """Return the number of bytes that the other side's kernel has not acknowledged, or None if the system cannot tell."""
         queued = array.array("i", [0])
         try:

@@ -10,11 +10,17 @@ from typing import Any
 from bk_core.errors import BkError
 from bk_core.metadata.access import MetadataTls
 from bk_core.protocol.session.reach import Reach
+from bk_core.tls_files import TlsFailure, failure_of
 
 DEFAULT_PORT = 2281
 """The port of a ZooKeeper that speaks TLS, where the URI names none."""
-_OTHER_HOST = frozenset({62, 64})  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
-_LACKS_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG")
+_REACH = {
+    TlsFailure.UNTRUSTED: Reach.UNTRUSTED,
+    TlsFailure.OTHER_HOST: Reach.OTHER_HOST,
+    TlsFailure.REFUSED: Reach.REFUSES_TLS,
+    TlsFailure.NO_TLS: Reach.LACKS_TLS,
+    TlsFailure.CLOSED: Reach.CLOSES,
+}
 
 
 def connect(tls: MetadataTls, address: tuple[Any, ...], host: str, timeout_s: float) -> ssl.SSLSocket:
@@ -43,12 +49,5 @@ def ready(readers: list[Any]) -> list[Any]:
 
 def reach_of(error: OSError) -> tuple[Reach, str]:
     """Return what a failed handshake tells, with the words of the library."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        reach = Reach.OTHER_HOST if error.verify_code in _OTHER_HOST else Reach.UNTRUSTED
-        return reach, error.verify_message
-    reason = getattr(error, "reason", None) or ""
-    if isinstance(error, ssl.SSLEOFError | ConnectionError):
-        return Reach.CLOSES, ""
-    if any(known in reason for known in _LACKS_TLS):
-        return Reach.LACKS_TLS, ""
-    return Reach.REFUSES_TLS, reason.replace("_", " ").lower() or error.strerror or ""
+    failure, words = failure_of(error)
+    return _REACH[failure], words

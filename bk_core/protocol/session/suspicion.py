@@ -12,7 +12,7 @@ PROBE_AGAIN_NS = 5_000_000_000
 # A bookie without batch read closes the connection that asks for one. That is a feature that it lacks, and no failure.
 _OPTIONAL_KINDS = frozenset({"batch"})
 # The client itself concludes these, when no answer came or it could not be understood.
-_SILENCE = frozenset({Status.UNAVAILABLE, Status.TIMEOUT, Status.PROTOCOL_ERROR})
+_SILENCE = frozenset({Status.UNAVAILABLE, Status.TIMEOUT, Status.PROTOCOL_ERROR, Status.NOT_ADMITTED})
 
 
 @dataclass(slots=True)

@@ -34,6 +34,7 @@ class Status(IntEnum):
     TIMEOUT = -1
     UNAVAILABLE = -2
     PROTOCOL_ERROR = -3
+    NOT_ADMITTED = -4  # TLS or authentication failed before anything was asked (LINK-10)
 
 
 @dataclass(frozen=True, slots=True)

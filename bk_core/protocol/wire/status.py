@@ -11,6 +11,7 @@ from bk_core.errors import (
     BadVersionError,
     BkError,
     BookieIOError,
+    BookieSecurityError,
     BookieTimeoutError,
     BookieUnavailableError,
     FencedError,
@@ -58,6 +59,7 @@ ERRORS: Mapping[Status, type[BkError]] = MappingProxyType(
         Status.TIMEOUT: BookieTimeoutError,
         Status.UNAVAILABLE: BookieUnavailableError,
         Status.PROTOCOL_ERROR: RemoteProtocolError,
+        Status.NOT_ADMITTED: BookieSecurityError,
     }
 )
 

@@ -58,6 +58,8 @@ WRONG: dict[str, list[Any]] = {
     "ReadOptions": ["fast", {}, 8],
     "ZooKeeperAuth": ["sasl", {}, ("user", "password")],
     "MetadataTls": ["ca.pem", {}, True],
+    "BookieTls": ["ca.pem", {}, True],
+    "Security": ["ca.pem", {}, True],
     "LogProperties": ["raw", {}, 8],
     "Content": ["raw", {}, 8, b"x"],
     "Data": ["x", 8, 1.5, True, object()],

@@ -11,7 +11,7 @@ from bk_core.protocol.session.suspicion import PROBE_AGAIN_NS, Suspicion
 from bk_core.protocol.wire.messages import Status
 
 AFTER_NS = 30_000_000_000
-SILENT = [Status.UNAVAILABLE, Status.TIMEOUT, Status.PROTOCOL_ERROR]
+SILENT = frozenset({Status.UNAVAILABLE, Status.TIMEOUT, Status.PROTOCOL_ERROR, Status.NOT_ADMITTED})
 
 
 def test_a_broken_connection_makes_a_suspect_but_that_of_batch_reads_does_not() -> None:

@@ -28,7 +28,7 @@ from bk_core.protocol.wire.messages import BatchReadRequest, ReadRequest, Status
 ASKS_PER_REPLICA_MAX = 32
 DENIALS = frozenset({Status.NO_ENTRY, Status.NO_LEDGER})
 BATCH_UNKNOWN = frozenset({Status.BAD_REQUEST, Status.PROTOCOL_ERROR})  # an old bookie hangs up (wire-protocol.md 8.5, LINK-7)
-SILENCE = frozenset({Status.TIMEOUT, Status.UNAVAILABLE, Status.PROTOCOL_ERROR, Status.TOO_MANY_REQUESTS})
+SILENCE = frozenset({Status.TIMEOUT, Status.UNAVAILABLE, Status.PROTOCOL_ERROR, Status.TOO_MANY_REQUESTS, Status.NOT_ADMITTED})
 
 
 @dataclass(frozen=True, slots=True)

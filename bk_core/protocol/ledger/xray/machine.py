@@ -44,8 +44,8 @@ REPLICAS_AT_ONCE = 8
 LISTED_AT_ONCE = 1 << 16  # entries of a list that are looked at in one piece
 _DENIALS = frozenset({Status.NO_ENTRY, Status.NO_LEDGER})
 _BATCH_UNKNOWN = frozenset({Status.BAD_REQUEST, Status.PROTOCOL_ERROR})
-_GONE = frozenset({Status.TIMEOUT, Status.UNAVAILABLE, Status.PROTOCOL_ERROR})
-_SILENCE = frozenset({Status.TIMEOUT, Status.UNAVAILABLE, Status.PROTOCOL_ERROR, Status.TOO_MANY_REQUESTS})
+_GONE = frozenset({Status.TIMEOUT, Status.UNAVAILABLE, Status.PROTOCOL_ERROR, Status.NOT_ADMITTED})
+_SILENCE = frozenset({Status.TIMEOUT, Status.UNAVAILABLE, Status.PROTOCOL_ERROR, Status.TOO_MANY_REQUESTS, Status.NOT_ADMITTED})
 
 
 @dataclass(slots=True)

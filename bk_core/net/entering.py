@@ -1,0 +1,167 @@
+"""A client comes in to a bookie: the bytes of ``Entrance`` (TLS, authentication) over one new connection."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bk_core.errors import BkError, BookieHostNameError, BookieSecurityError, BookieTlsError, RemoteProtocolError
+from bk_core.net.tls_socket import TlsSocket
+from bk_core.protocol.link.auth_exchange import AuthExchange
+from bk_core.protocol.link.entrance import FRAME_BYTES_MAX, Admitted, BeginTls, Entrance, Say, Step
+from bk_core.security import Security
+from bk_core.tls_files import TlsFailure, failure_of
+
+LENGTH_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The files and secrets of one connection to a bookie, which are read already. ``host`` is the one in the bookie's certificate."""
+
+    bookie: str
+    host: str
+    context: ssl.SSLContext | None
+    exchange: AuthExchange | None
+
+
+Prepare = Callable[[str, str, Callable[[Prepared | None, BookieSecurityError | None], None]], None]
+"""Called with a bookie, its host, and what is to be called, on the reactor thread, with the outcome."""
+
+
+def prepare(security: Security, bookie: str, host: str) -> Prepared:
+    """Read files and secrets for one connection, which may take its time. Raises BookieSecurityError."""
+    try:
+        return Prepared(bookie, host, None if security.tls is None else security.tls.context(), None)
+    except Exception as error:  # a function's own words may hold the secret
+        told = str(error.args[0]) if isinstance(error, BkError) else f"the function of the key's password failed ({type(error).__name__})"
+        raise BookieTlsError(f"no TLS to bookie {bookie}: {told}", bookie=bookie) from None
+
+
+class Entering:
+    """One connection on its way in. ``socket`` is the one to be used afterwards."""
+
+    def __init__(self, plain: socket.socket, prepared: Prepared, again: Callable[[], None]) -> None:
+        self.socket: socket.socket | TlsSocket = plain
+        self._prepared = prepared
+        self._again = again
+        self._entrance = Entrance(prepared.bookie, tls=prepared.context is not None, exchange=prepared.exchange)
+        self._tls: TlsSocket | None = None
+        self._shaking = self._begun = False
+        self._to_send = memoryview(b"")
+        self._input = bytearray()
+
+    @property
+    def awaits(self) -> str:
+        """The name of what is waited for, for messages."""
+        return self._entrance.awaits
+
+    @property
+    def is_behind(self) -> bool:
+        """True if bytes wait for the socket to become writable."""
+        return bool(self._to_send) or (self._tls is not None and self._tls.is_behind)
+
+    def go_on(self) -> bool:
+        """Do what can be done at once. Return True when this client is in. Raises BookieSecurityError if it is turned away,
+        RemoteProtocolError, and OSError for a connection that broke."""
+        if not self._begun:
+            self._begun = True
+            self._perform(self._entrance.begin())
+        while self._push():
+            if self._shaking:
+                steps = self._shake()
+            else:
+                payload = self._payload()
+                steps = None if payload is None else self._entrance.received(payload)
+            if steps is None:
+                return False
+            if self._perform(steps):
+                return True
+        return False
+
+    def _perform(self, steps: list[Step]) -> bool:
+        """Take the steps. Return True when this client is in."""
+        for step in steps:
+            if isinstance(step, Say):
+                self._to_send = memoryview(b"".join((self._to_send, step.frame)))
+            elif isinstance(step, BeginTls):
+                self._begin_tls()
+            elif isinstance(step, Admitted):
+                return True
+            else:
+                raise step.error
+        return False
+
+    def _begin_tls(self) -> None:
+        context, host = self._prepared.context, self._prepared.host
+        assert context is not None and isinstance(self.socket, socket.socket)
+        try:
+            self.socket = self._tls = TlsSocket(self.socket, context, host, self._again)
+        except ValueError:  # UnicodeError is one
+            raise self._error(BookieHostNameError, f"is registered with {host!r}, which is in no certificate") from None
+        self._shaking = True
+
+    def _shake(self) -> list[Step] | None:
+        assert self._tls is not None
+        try:
+            if not self._tls.shake():
+                return None
+        except ssl.SSLError as error:
+            raise self._failed(error) from None
+        self._shaking = False
+        return self._entrance.secured()
+
+    def _push(self) -> bool:
+        """Return True if all that was said has gone out."""
+        try:
+            while self._to_send:
+                self._to_send = self._to_send[self.socket.send(self._to_send) :]
+        except BlockingIOError:
+            return False
+        return True
+
+    def _payload(self) -> bytes | None:
+        """Return the next payload, or None if not all of it is there. Never takes a byte of what follows it."""
+        if not self._fill(LENGTH_BYTES):
+            return None
+        size = int.from_bytes(self._input[:LENGTH_BYTES], "big")
+        if size > FRAME_BYTES_MAX:
+            raise RemoteProtocolError(f"a frame of {size} bytes came while {self.awaits} was awaited")
+        if not self._fill(LENGTH_BYTES + size):
+            return None
+        payload, self._input = bytes(self._input[LENGTH_BYTES:]), bytearray()
+        return payload
+
+    def _fill(self, size: int) -> bool:
+        while len(self._input) < size:
+            room = memoryview(bytearray(size - len(self._input)))
+            try:
+                count = self.socket.recv_into(room)
+            except BlockingIOError:
+                return False
+            except ssl.SSLError as error:
+                raise self._failed(error) from None
+            if not count:
+                raise ConnectionError(f"closed by the bookie while {self.awaits} was awaited")
+            self._input += room[:count]
+        return True
+
+    def _failed(self, error: ssl.SSLError) -> OSError | BookieSecurityError:
+        """Return what an error of TLS means. An end of the connection may have any cause, so it stays what it is."""
+        failure, words = failure_of(error)
+        detail = f" ({words})" if words else ""
+        match failure:
+            case TlsFailure.CLOSED:
+                return ConnectionError("closed by the bookie in the TLS handshake")
+            case TlsFailure.UNTRUSTED:
+                return self._error(BookieTlsError, f"has a certificate that is not trusted{detail}")
+            case TlsFailure.OTHER_HOST:
+                return self._error(BookieHostNameError, f"has a certificate for another host than {self._prepared.host}{detail}")
+            case TlsFailure.NO_TLS:
+                return self._error(BookieTlsError, f"agrees to TLS, and does not speak it{detail}")
+        return self._error(BookieTlsError, f"ends TLS{detail}: it may want a client certificate of an authority that it trusts")
+
+    def _error(self, kind: type[BookieSecurityError], text: str) -> BookieSecurityError:
+        return kind(f"bookie {self._prepared.bookie} {text}", bookie=self._prepared.bookie)

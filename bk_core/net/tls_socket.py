@@ -1,0 +1,160 @@
+"""A socket that speaks TLS, with the few methods of a plain one that connections use. It works on buffers and never blocks."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+RECEIVE_BYTES = 256 << 10
+SEND_BYTES = 512 << 10  # encrypted at a time
+
+
+class TlsSocket:
+    """TLS over a connected socket. Call ``shake`` until it returns True, and then the rest.
+
+    Bytes that were encrypted and not sent yet count as not taken: ``send`` raises BlockingIOError, and when they have gone out it returns
+    their number as that of the same bytes, which the caller offers once more. So whoever keeps what was not taken, and waits for the socket
+    to become writable, needs to know nothing of TLS.
+    """
+
+    def __init__(
+        self,
+        plain: socket.socket,
+        context: ssl.SSLContext,
+        host: str | None,
+        again: Callable[[], None],
+        *,
+        server: bool = False,
+    ) -> None:
+        """``again`` is called when a buffer was filled, because what is left may be decrypted already, and no selector knows of that.
+        ``host`` is the one that the certificate must be for. Raises ValueError for one that can be in no certificate."""
+        self._plain = plain
+        self._again = again
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server, server_hostname=host)
+        self._buffer = memoryview(bytearray(RECEIVE_BYTES))
+        self._encrypted = memoryview(b"")  # not sent yet
+        self._owed = 0  # the number of bytes that they are of
+        self._problem: OSError | None = None  # met behind bytes that had to be handed out first
+        self.wire_bytes = 0
+        """The number of bytes sent, as the network sees them."""
+
+    # --- the handshake ---------------------------------------------------------------------------------------------
+
+    def shake(self) -> bool:
+        """Go on with the handshake. Return True when it is done; its last bytes may still have to be sent (``push``). Raises SSLError, and
+        what the plain socket raises."""
+        while True:
+            try:
+                self._tls.do_handshake()
+                self.push()
+                return True
+            except ssl.SSLWantReadError:
+                self.push()
+                if not self._pull():
+                    return False
+            except ssl.SSLError:
+                with suppress(OSError):
+                    self.push()  # what is the matter, for the other side
+                raise
+
+    @property
+    def is_behind(self) -> bool:
+        """True if bytes wait for the socket to become writable."""
+        return bool(self._encrypted)
+
+    def push(self) -> bool:
+        """Send what is encrypted. Return True if nothing is left."""
+        if self._outgoing.pending:
+            self._encrypted = memoryview(b"".join((self._encrypted, self._outgoing.read())))
+        try:
+            while self._encrypted:
+                sent = self._plain.send(self._encrypted)
+                self.wire_bytes += sent
+                self._encrypted = self._encrypted[sent:]
+        except BlockingIOError:
+            return False
+        return True
+
+    # --- as a socket -----------------------------------------------------------------------------------------------
+
+    def recv_into(self, view: memoryview) -> int:
+        """Fill the buffer as far as bytes are there at once. Return their number, or 0 at the end."""
+        if self._problem is not None:
+            raise self._problem
+        read: Any = self._tls.read  # into a view, which its types do not know
+        total, size, over = 0, len(view), False
+        try:
+            while total < size and not over:
+                try:
+                    count = read(size - total, view[total:])
+                    total += count
+                    over = not count
+                except ssl.SSLWantReadError:
+                    if not self._pull():
+                        break
+                except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+                    over = True
+        except OSError as error:
+            if not total:
+                raise
+            self._problem = error
+            self._again()
+        if total == size or (over and total):
+            self._again()
+        if total or over:
+            return total
+        raise BlockingIOError
+
+    def _pull(self) -> bool:
+        """Take what came over the network. Return False if nothing did."""
+        try:
+            count = self._plain.recv_into(self._buffer)
+        except BlockingIOError:
+            return False
+        if count:
+            self._incoming.write(self._buffer[:count])
+        else:
+            self._incoming.write_eof()
+        return True
+
+    def send(self, data: memoryview) -> int:
+        return self.sendmsg((data,))
+
+    def sendmsg(self, buffers: Sequence[memoryview]) -> int:
+        """Encrypt and send from the front of these buffers. Return the number of bytes that are gone. Raises BlockingIOError if none are;
+        the same bytes must then be offered again."""
+        if not self._owed:
+            self._owed = self._encrypt(buffers)
+        if not self.push():
+            raise BlockingIOError
+        sent, self._owed = self._owed, 0
+        return sent
+
+    def _encrypt(self, buffers: Sequence[memoryview]) -> int:
+        """Small buffers go together, because each call makes a record of its own."""
+        pieces, room = [], SEND_BYTES
+        for one in buffers:
+            pieces.append(one[:room])
+            room -= len(pieces[-1])
+            if not room:
+                break
+        return self._tls.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+    def fileno(self) -> int:
+        return self._plain.fileno()
+
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        """Set an option; the low-water mark is left as it is, because some of the bytes that it counts may have come already."""
+        if (level, option) != (socket.SOL_SOCKET, socket.SO_RCVLOWAT):
+            self._plain.setsockopt(level, option, value)
+
+    def close(self) -> None:
+        with suppress(OSError, ValueError):
+            self._tls.unwrap()
+        with suppress(OSError):
+            self.push()
+        self._plain.close()

@@ -1,0 +1,170 @@
+"""The steps on a new connection before its first request: START_TLS, the handshake, AUTH (wire-protocol.md 10).
+
+All of it is said over v3, also where v2 is spoken afterwards. A request that changes nothing is sent behind each token, because a bookie
+whose SASL fails says nothing at all: the answer to that request then tells it at once (LINK-10).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from bk_core.errors import BkError, BookieAuthError, BookieSecurityError, BookieTlsError, RemoteProtocolError
+from bk_core.protocol.link.auth_exchange import AuthExchange
+from bk_core.protocol.wire import codec_v3
+from bk_core.protocol.wire.codec_v2 import frame
+from bk_core.protocol.wire.messages import (
+    AuthRequest,
+    AuthResponse,
+    BookieInfoRequest,
+    Request,
+    Response,
+    StartTlsRequest,
+    StartTlsResponse,
+)
+from bk_core.protocol.wire.messages import Status as S
+
+AUTH_DISABLED = "AuthDisabledPlugin"  # wire-protocol.md 10.1
+FRAME_BYTES_MAX = 65_536
+"""The longest answer that is taken before this client is admitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Send these bytes."""
+
+    frame: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class BeginTls:
+    """Begin the handshake; ``Entrance.secured`` follows it. Everything later goes through TLS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The connection serves requests from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnedAway:
+    """The connection is to be closed, and ``error`` is the reason."""
+
+    error: BookieSecurityError
+
+
+Step = Say | BeginTls | Admitted | TurnedAway
+
+
+class _Stage(Enum):
+    TLS_ASKED = auto()
+    HANDSHAKE = auto()
+    AUTH = auto()
+    LAST_LOOK = auto()
+
+
+class Entrance:
+    """A machine for one connection. ``begin`` is called once; then ``received`` with each payload and ``secured`` after the handshake. Each
+    returns the steps to take, in order."""
+
+    def __init__(self, bookie: str, *, tls: bool, exchange: AuthExchange | None) -> None:
+        self._bookie = bookie
+        self._tls = tls
+        self._exchange = exchange
+        self._stage = _Stage.TLS_ASKED
+        self._number = 0
+        self._asked = 0  # the number of the request that was sent for its answer alone
+
+    def begin(self) -> list[Step]:
+        return [self._say(StartTlsRequest(self._next()))] if self._tls else self._authenticate()
+
+    def secured(self) -> list[Step]:
+        return self._authenticate()
+
+    @property
+    def awaits(self) -> str:
+        """The name of what is waited for, for messages."""
+        names = {_Stage.TLS_ASKED: "START_TLS", _Stage.HANDSHAKE: "the TLS handshake", _Stage.AUTH: "AUTH"}
+        return names.get(self._stage, "the first request")
+
+    def received(self, payload: bytes) -> list[Step]:
+        """Raises RemoteProtocolError for what does not belong here."""
+        response = codec_v3.decode_response(payload)
+        if isinstance(response, StartTlsResponse):
+            return self._start_tls(response)
+        if self._stage is _Stage.AUTH and isinstance(response, AuthResponse) and response.request_id == self._asked - 1:
+            return self._auth(response)
+        if self._stage in (_Stage.AUTH, _Stage.LAST_LOOK) and not isinstance(response, AuthResponse):
+            return self._looked(response) if response.request_id == self._asked else []  # an earlier one of these
+        raise RemoteProtocolError(f"a {type(response).__name__} came while {self.awaits} was awaited")
+
+    def _start_tls(self, response: StartTlsResponse) -> list[Step]:
+        if self._stage is _Stage.TLS_ASKED:
+            if response.status is S.OK:
+                self._stage = _Stage.HANDSHAKE
+                return [BeginTls()]
+            text = f"does not speak TLS (START_TLS: {response.status.name.lower().replace('_', ' ')}), and nothing is sent to it in clear"
+            return [TurnedAway(BookieTlsError(f"bookie {self._bookie} {text}", bookie=self._bookie))]
+        if response.status is S.OK:
+            raise RemoteProtocolError("START_TLS was answered once more")
+        # unasked: after the handshake, this client is not authenticated yet (wire-protocol.md 10.4)
+        return (
+            [] if self._exchange is not None else self._away("does not admit the certificate of this client, or wants it to authenticate")
+        )
+
+    def _authenticate(self) -> list[Step]:
+        if self._exchange is None:
+            self._stage = _Stage.LAST_LOOK
+            return [self._look()]
+        self._stage = _Stage.AUTH
+        return self._token(None)
+
+    def _token(self, of_bookie: bytes | None) -> list[Step]:
+        """Take a token of the bookie, or begin where there is none yet."""
+        exchange = self._exchange
+        assert exchange is not None
+        try:
+            token = exchange.first() if of_bookie is None else exchange.answer(of_bookie)
+            if token is None and exchange.done:
+                self._stage = _Stage.LAST_LOOK
+                return []
+            if token is not None:
+                return [self._say(AuthRequest(self._next(), exchange.plugin, token)), self._look()]
+        except Exception as error:  # of any library; its words may hold what was secret
+            told = str(error.args[0]) if isinstance(error, BkError) else type(error).__name__
+            return self._away(f"and this client do not agree on AUTH {exchange.plugin!r}: {told}")
+        return self._away(f"has ended AUTH {exchange.plugin!r} without its own proof")
+
+    def _auth(self, response: AuthResponse) -> list[Step]:
+        plugin = "" if self._exchange is None else self._exchange.plugin
+        if response.status is not S.OK:
+            return self._away(f"has another authentication provider than {plugin!r}, or does not take it ({response.status.name.lower()})")
+        if response.plugin == AUTH_DISABLED:
+            return self._away(f"authenticates nobody, and this client is to authenticate ({plugin!r})")
+        if response.plugin != plugin:
+            return self._away(f"answers by provider {response.plugin!r}, and this client asked for {plugin!r}")
+        return self._token(response.payload)
+
+    def _looked(self, response: Response) -> list[Step]:
+        if response.status is not S.UNAUTHORIZED:
+            if self._stage is _Stage.LAST_LOOK or (self._exchange is not None and self._exchange.done):
+                return [Admitted()]
+            return self._away("serves this client before it has given its own proof")
+        if self._exchange is None:
+            return self._away("wants clients that authenticate, and this client has nothing to do so with")
+        return self._away(f"does not take this client ({self._exchange}): the user or the secret is wrong there")
+
+    def _look(self) -> Say:
+        self._asked = self._next()
+        return self._say(BookieInfoRequest(self._asked, 0))
+
+    def _away(self, text: str) -> list[Step]:
+        return [TurnedAway(BookieAuthError(f"bookie {self._bookie} {text}", bookie=self._bookie))]
+
+    def _next(self) -> int:
+        self._number += 1
+        return self._number
+
+    @staticmethod
+    def _say(request: Request) -> Say:
+        return Say(frame(codec_v3.encode_request(request)))

@@ -1,0 +1,84 @@
+"""The security of a client's connections to bookies. Plain values; the files that they name are read when a connection is made."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass, field
+from typing import get_args
+
+from bk_core.arguments import Check, check_fields, one_of
+from bk_core.errors import InvalidArgumentError
+from bk_core.secrets import Secret, check_secret
+from bk_core.tls_files import MinimumTls, context_of
+
+_SECRET = Check("a secret", lambda value: True)  # ``check_secret`` says more
+_PATH = Check("a path as text", lambda value: isinstance(value, str))
+_TEXT = Check("text", lambda value: isinstance(value, str))
+
+
+@dataclass(frozen=True, slots=True)
+class BookieTls:
+    """TLS to bookies: files of PEM, which are read anew at each connection, so that new certificates need no restart.
+
+    >>> tls = bk_core.BookieTls(ca="/etc/bk/ca.pem", cert="/etc/bk/me.pem", key="/etc/bk/me.key")
+    >>> client = bk_core.connect(uri, security=bk_core.Security(tls=tls))
+    """
+
+    ca: str | None = None
+    """The path of the certificates of the authorities that are trusted, and no others; None trusts those of the system."""
+    cert: str | None = None
+    """The path of the client's own certificate, with those between it and its authority; None shows none."""
+    key: str | None = None
+    """The path of the certificate's private key; None looks for it in ``cert``."""
+    key_password: Secret | None = field(default=None, repr=False)
+    """The password of the private key, or a function that returns it."""
+    verify_host: bool = True
+    """With True, the certificate of a bookie must be for the host that the bookie is registered with, or for its address where it is
+    registered with one. Its authority is checked in any case."""
+    minimum: MinimumTls = "1.2"
+    """The lowest version of TLS that is spoken: "1.2" or "1.3"."""
+
+    def __post_init__(self) -> None:
+        checks = {"ca": _PATH, "cert": _PATH, "key": _PATH, "key_password": _SECRET, "minimum": _TEXT}
+        check_fields(self, {**checks, "verify_host": one_of(bool, "True or False")})
+        if self.minimum not in get_args(MinimumTls):
+            raise InvalidArgumentError(f"minimum must be one of {', '.join(get_args(MinimumTls))}, not {self.minimum!r}")
+        if self.key_password is not None:
+            check_secret("key_password", self.key_password)
+        if self.cert is None and (self.key is not None or self.key_password is not None):
+            raise InvalidArgumentError("key and key_password mean nothing without cert")
+
+    def context(self) -> ssl.SSLContext:
+        """Return a new context of these files. Raises InvalidArgumentError that names the file that cannot be used, and whatever a function
+        for the key's password raises."""
+        return context_of(
+            "BookieTls",
+            ca=self.ca,
+            cert=self.cert,
+            key=self.key,
+            key_password=self.key_password,
+            verify_host=self.verify_host,
+            minimum=self.minimum,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """The security of the connections to all bookies of a cluster: a bookie that does not offer it is an error, never spoken to without.
+
+    >>> client = bk_core.connect(uri, security=bk_core.Security(tls=bk_core.BookieTls(ca="/etc/bk/ca.pem")))
+    """
+
+    tls: BookieTls | None = None
+    """The certificates of TLS; None is without TLS."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, {"tls": one_of(BookieTls, "BookieTls(...)")})
+        if self.tls is None:
+            raise InvalidArgumentError("Security() says nothing: give it tls, or leave it out")
+
+    def check(self) -> None:
+        """Read the files and secrets once. Raises InvalidArgumentError that names what cannot be used, and whatever a function for a secret
+        raises."""
+        if self.tls is not None:
+            self.tls.context()

@@ -1,0 +1,182 @@
+"""The steps before the first request, with every answer that a bookie may give (LINK-10, wire-protocol.md 10)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from bk_core.errors import BookieAuthError, BookieSecurityError, BookieTlsError, RemoteProtocolError
+from bk_core.protocol.link.auth_exchange import AuthExchange
+from bk_core.protocol.link.entrance import Admitted, BeginTls, Entrance, Say, Step, TurnedAway
+from bk_core.protocol.wire import codec_v3
+from bk_core.protocol.wire import messages as m
+from bk_core.protocol.wire.messages import Status
+
+
+@dataclass
+class Rounds:
+    """An exchange of fixed tokens."""
+
+    tokens: list[bytes | None]
+    plugin: str = "mine"
+    got: list[bytes] = field(default_factory=list)
+    done: bool = False
+
+    def first(self) -> bytes:
+        token = self.tokens.pop(0)
+        assert token is not None
+        return token
+
+    def answer(self, token: bytes) -> bytes | None:
+        self.got.append(token)
+        if token == b"wrong":
+            raise ValueError("the secret is sand-8731")
+        answer = self.tokens.pop(0)
+        self.done = answer is None
+        return answer
+
+
+def asked(steps: list[Step]) -> list[m.Request]:
+    found = []
+    for step in steps:
+        assert isinstance(step, Say) and int.from_bytes(step.frame[:4], "big") == len(step.frame) - 4
+        found.append(codec_v3.decode_request(step.frame[4:]))
+    return found
+
+
+def said(machine: Entrance, *responses: m.Response) -> list[Step]:
+    return [step for one in responses for step in machine.received(codec_v3.encode_response(one))]
+
+
+def refusal(steps: list[Step]) -> BookieSecurityError:
+    (step,) = steps
+    assert isinstance(step, TurnedAway)
+    return step.error
+
+
+def test_a_token_of_an_exchange_is_no_secret_in_a_repr() -> None:
+    assert "moss" not in repr(Say(b"moss-3310")) and isinstance(Rounds([]), AuthExchange)
+
+
+def test_tls_alone_is_three_steps_and_a_look() -> None:
+    """LINK-10: START_TLS goes in clear, nothing but it; and one harmless request shows that the bookie serves this client."""
+    machine = Entrance("b", tls=True, exchange=None)
+    assert asked(machine.begin()) == [m.StartTlsRequest(1)] and machine.awaits == "START_TLS"
+    assert said(machine, m.StartTlsResponse(1, Status.OK)) == [BeginTls()] and machine.awaits == "the TLS handshake"
+    assert asked(machine.secured()) == [m.BookieInfoRequest(2, 0)] and machine.awaits == "the first request"
+    assert said(machine, m.BookieInfoResponse(2, Status.OK)) == [Admitted()]
+
+
+@pytest.mark.parametrize("status", [Status.BAD_REQUEST, Status.UNAUTHORIZED, Status.IO_ERROR])
+def test_a_bookie_without_tls_is_an_error(status: Status) -> None:
+    machine = Entrance("b:1", tls=True, exchange=None)
+    machine.begin()
+    error = refusal(said(machine, m.StartTlsResponse(1, status)))
+    assert type(error) is BookieTlsError and "bookie b:1 does not speak TLS" in str(error) and error.context == {"bookie": "b:1"}
+
+
+def test_any_answer_but_a_refusal_shows_that_the_bookie_serves() -> None:
+    """A bookie may lack what is asked for; it has looked at the request."""
+    machine = Entrance("b", tls=True, exchange=None)
+    machine.begin(), said(machine, m.StartTlsResponse(1, Status.OK)), machine.secured()
+    assert said(machine, m.BookieInfoResponse(2, Status.IO_ERROR)) == [Admitted()]
+
+
+@pytest.mark.parametrize(
+    ("response", "text"),
+    [
+        (m.StartTlsResponse(1, Status.IO_ERROR), "does not admit the certificate of this client, or wants it to authenticate"),
+        (m.BookieInfoResponse(2, Status.UNAUTHORIZED), "wants clients that authenticate, and this client has nothing"),
+    ],
+)
+def test_a_bookie_that_wants_more_than_tls_is_an_error(response: m.Response, text: str) -> None:
+    machine = Entrance("b", tls=True, exchange=None)
+    machine.begin(), said(machine, m.StartTlsResponse(1, Status.OK)), machine.secured()
+    error = refusal(said(machine, response))
+    assert type(error) is BookieAuthError and text in str(error)
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_an_exchange_goes_on_until_both_are_content(tls: bool) -> None:
+    """Behind each token goes a request that changes nothing; those of earlier rounds may be refused, which means nothing."""
+    exchange = Rounds([b"one", b"two", None])
+    machine = Entrance("b", tls=tls, exchange=exchange)
+    first = machine.begin()
+    if tls:
+        said(machine, m.StartTlsResponse(1, Status.OK))
+        first = machine.secured()
+        assert said(machine, m.StartTlsResponse(1, Status.IO_ERROR)) == []  # unasked: not authenticated by the certificate
+    n = int(tls)
+    assert asked(first) == [m.AuthRequest(n + 1, "mine", b"one"), m.BookieInfoRequest(n + 2, 0)] and machine.awaits == "AUTH"
+    more = said(machine, m.AuthResponse(n + 1, Status.OK, "mine", b"c1"))
+    assert asked(more) == [m.AuthRequest(n + 3, "mine", b"two"), m.BookieInfoRequest(n + 4, 0)]
+    assert said(machine, m.BookieInfoResponse(n + 2, Status.UNAUTHORIZED)) == []
+    assert said(machine, m.AuthResponse(n + 3, Status.OK, "mine", b"c2")) == [] and exchange.got == [b"c1", b"c2"]
+    assert said(machine, m.BookieInfoResponse(n + 4, Status.OK)) == [Admitted()]
+
+
+def test_a_bookie_that_says_nothing_of_a_wrong_secret_is_found_out_at_once() -> None:
+    """The request behind the token is refused, and no answer to the token came before it."""
+    machine = Entrance("b", tls=False, exchange=Rounds([b"one", b"two", None]))
+    machine.begin()
+    said(machine, m.AuthResponse(1, Status.OK, "mine", b"c"))
+    error = refusal(said(machine, m.BookieInfoResponse(4, Status.UNAUTHORIZED)))
+    assert type(error) is BookieAuthError and "does not take this client" in str(error)
+
+
+def test_a_bookie_must_give_its_own_proof() -> None:
+    """One that serves without it may be anybody."""
+    machine = Entrance("b", tls=False, exchange=Rounds([b"one", b"two", None]))
+    machine.begin()
+    assert "before it has given its own proof" in str(refusal(said(machine, m.BookieInfoResponse(2, Status.OK))))
+    exchange = Rounds([b"one"], done=True)  # one that wants no proof
+    machine = Entrance("b", tls=False, exchange=exchange)
+    machine.begin()
+    assert said(machine, m.BookieInfoResponse(2, Status.OK)) == [Admitted()]
+
+
+@pytest.mark.parametrize(
+    ("response", "text"),
+    [
+        (m.AuthResponse(1, Status.OK, "AuthDisabledPlugin", b""), "authenticates nobody"),
+        (m.AuthResponse(1, Status.UNAUTHORIZED, "", b""), "has another authentication provider than 'mine'"),
+        (m.AuthResponse(1, Status.OK, "other", b"x"), "answers by provider 'other'"),
+        (m.AuthResponse(1, Status.OK, "mine", b"wrong"), "do not agree on AUTH 'mine': ValueError"),
+    ],
+)
+def test_whatever_goes_wrong_has_a_text_of_its_own(response: m.Response, text: str) -> None:
+    machine = Entrance("b", tls=False, exchange=Rounds([b"one", b"two"]))
+    machine.begin()
+    error = refusal(said(machine, response))
+    assert type(error) is BookieAuthError and text in str(error) and "sand" not in str(error)
+
+
+def test_an_exchange_that_ends_without_the_proof_it_waits_for_is_an_error() -> None:
+    exchange = Rounds([b"one", None])
+    exchange.answer = lambda token: None  # type: ignore[method-assign]  # and ``done`` stays False
+    machine = Entrance("b", tls=False, exchange=exchange)
+    machine.begin()
+    assert "without its own proof" in str(refusal(said(machine, m.AuthResponse(1, Status.OK, "mine", b"c"))))
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        m.AuthResponse(1, Status.OK, "mine", b""),
+        m.BookieInfoResponse(1, Status.OK),
+        m.ReadResponse(1, Status.OK, 5, 0, b""),
+    ],
+)
+def test_what_nobody_asked_for_breaks_the_protocol(response: m.Response) -> None:
+    machine = Entrance("b", tls=True, exchange=None)
+    machine.begin()
+    with pytest.raises(RemoteProtocolError, match="while START_TLS was awaited"):
+        said(machine, response)
+
+
+def test_a_second_agreement_to_tls_breaks_the_protocol() -> None:
+    machine = Entrance("b", tls=True, exchange=None)
+    machine.begin(), said(machine, m.StartTlsResponse(1, Status.OK)), machine.secured()
+    with pytest.raises(RemoteProtocolError, match="once more"):
+        said(machine, m.StartTlsResponse(1, Status.OK))
