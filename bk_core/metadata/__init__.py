@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from urllib.parse import parse_qsl, urlsplit
-
 from bk_core.arguments import POSITIVE_SECONDS, checked
 from bk_core.errors import InvalidArgumentError
-from bk_core.metadata.access import URI_OPTIONS, MetadataTls, ZooKeeperAuth, access_of
+from bk_core.metadata.access import MetadataTls, ZooKeeperAuth, tls_of, zookeeper_auth_of
 from bk_core.metadata.memory import MemoryStore
 from bk_core.metadata.store import BookieView, MetadataStore, Registration, Version, Versioned, Watch
+from bk_core.metadata.uri import StoreUri, joined_hosts, parse
 
 __all__ = ["BookieView", "MetadataStore", "MetadataTls", "Registration", "Version", "Versioned", "Watch", "ZooKeeperAuth", "open_store"]
-
-_ZK_MANAGERS = {"": None, "null": None, "hierarchical": "hierarchical", "longhierarchical": "longhierarchical", "flat": "flat"}
-_ZK_OPTIONS = ("chroot", "log_root", "session_timeout_ms", *URI_OPTIONS)
-_SESSION_TIMEOUT_MS = 10_000
 
 
 @checked(timeout_s=POSITIVE_SECONDS)
@@ -47,109 +41,37 @@ def open_store(
     MetadataUnavailableError says of each address what is the matter with it; where all refuse or are unknown, it comes at once, unless
     ``patient``, which waits for a store that is starting again (SES-11).
     """
-    scheme, separator, rest = uri.partition("://")
-    driver, *words = scheme.lower().split("+")
-    by_tls = words[:1] == ["tls"]
-    manager = "+".join(words[1:] if by_tls else words)
-    if not separator:
-        raise InvalidArgumentError(f"{_shown(uri)!r} is not the URI of a metadata store, like zk://host:2181/ledgers")
-    if driver == "memory" and not words:
+    found = parse(uri)
+    if found.driver == "memory":
         if auth is not None or tls is not None:
-            raise InvalidArgumentError(f"{_shown(uri)!r} is no ZooKeeper: it takes neither credentials nor TLS")
-        if not rest:
-            raise InvalidArgumentError("memory:// needs a name: all that open the same name share one store")
-        return MemoryStore(rest)
-    if driver != "zk" or manager not in _ZK_MANAGERS:
-        raise InvalidArgumentError(f"no metadata store is known for {scheme!r}; there are zk, zk+tls, zk+<layout> and memory")
-    return _open_zookeeper(uri, rest, _ZK_MANAGERS[manager], by_tls, timeout_s, log_root, patient, auth, tls)
-
-
-def _shown(uri: str) -> str:
-    """Return a URI without what stands before its hosts and behind its path, where somebody may have written a password."""
-    head, separator, rest = uri.partition("://")
-    place, mark, _ = rest.partition("?") if "?" in rest else rest.partition("#")
-    if not separator:
-        return head.rpartition("@")[2].partition("?")[0]
-    return f"{head}://{place.rpartition('@')[2]}{mark and mark + '...'}"
-
-
-def _options(text: str) -> dict[str, str]:
-    """Return the options of a URI by name. Raises InvalidArgumentError for one without a value, and for one that is given twice."""
-    found: dict[str, str] = {}
-    for name, value in parse_qsl(text, keep_blank_values=True):
-        if name in found:
-            raise InvalidArgumentError(f"the URI has the option {name!r} twice: leave one of them out")
-        if not value:
-            raise InvalidArgumentError(f"the option {name!r} of the URI has no value: write {name}=..., or leave it out")
-        found[name] = value
-    return found
-
-
-def _access(
-    uri: str, query: Mapping[str, str], by_tls: bool, auth: ZooKeeperAuth | None, tls: MetadataTls | None
-) -> tuple[ZooKeeperAuth | None, MetadataTls | None]:
-    """Return the identity and the certificates that hold, of the URI or of the arguments."""
-    found_auth, found_tls = access_of(query)
-    if (auth is not None and found_auth is not None) or (tls is not None and found_tls is not None):
-        raise InvalidArgumentError("identity and certificates stand in the URI or beside it, not in both")
-    auth, tls = auth or found_auth, tls or found_tls
-    if tls is not None and not by_tls:
-        raise InvalidArgumentError(f"{_shown(uri)!r} is without TLS, but certificates are given: write zk+tls://, or leave them out")
-    if auth is not None and auth.scheme == "x509" and (tls is None or tls.cert is None):
-        raise InvalidArgumentError("scheme='x509' needs the client certificate of MetadataTls (cert) and a URI with zk+tls://")
-    return auth, (tls or MetadataTls()) if by_tls else None
-
-
-def _open_zookeeper(
-    uri: str,
-    rest: str,
-    manager: str | None,
-    by_tls: bool,
-    timeout_s: float,
-    log_root: str | None,
-    patient: bool,
-    auth: ZooKeeperAuth | None,
-    tls: MetadataTls | None,
-) -> MetadataStore:
+            raise InvalidArgumentError(f"{found.shown!r} is no ZooKeeper: it takes neither credentials nor TLS")
+        return MemoryStore(found.hosts)
+    auth, tls = _access(found, auth, tls)
     from bk_core.metadata.zookeeper import secured
-    from bk_core.metadata.zookeeper.probe import joined_hosts, split_hosts
     from bk_core.metadata.zookeeper.store import ZooKeeperStore  # kazoo is needed only here
 
-    parts = urlsplit(f"//{rest}")
-    if "@" in parts.netloc:  # it is not shown, because it may hold a password
-        raise InvalidArgumentError("a URI has no user before its hosts: write zk://host:port/ledgers?user=NAME&password_file=PATH")
-    hosts = parts.netloc.replace(";", ",").strip(",")
-    if not hosts:
-        raise InvalidArgumentError(f"{_shown(uri)!r} lacks hosts: zk://host:port/ledgers")
-    if not parts.path.strip("/"):
-        raise InvalidArgumentError(f"{_shown(uri)!r} lacks the ledgers root: zk://host:port/ledgers")
-    if parts.path.endswith("/"):
-        raise InvalidArgumentError(f"the ledgers root of {_shown(uri)!r} ends with a slash: write {parts.path.rstrip('/')}")
-    split_hosts(hosts)
-    query = _options(parts.query)
-    unknown = sorted(query.keys() - set(_ZK_OPTIONS))
-    if unknown or parts.fragment:
-        name = (unknown or [parts.fragment])[0]
-        if "password" in name:
-            raise InvalidArgumentError(
-                f"a URI never holds a password, as it does in {name.partition('=')[0]!r}: name a file, password_file=PATH"
-            )
-        raise InvalidArgumentError(f"{_shown(uri)!r} has an unknown option {name!r}; there are {', '.join(_ZK_OPTIONS)}")
-    auth, tls = _access(uri, query, by_tls, auth, tls)
-    if tls is not None:
-        hosts = joined_hosts(hosts, secured.DEFAULT_PORT)
-    session = query.get("session_timeout_ms", str(_SESSION_TIMEOUT_MS))
-    if not session.isdecimal() or not 0 < int(session) < 2**31:
-        raise InvalidArgumentError(f"session_timeout_ms {session!r} is not a number of milliseconds")
     return ZooKeeperStore(
-        hosts=hosts,
-        root=parts.path,
-        chroot=query.get("chroot", ""),
-        manager=manager,
+        hosts=found.hosts if tls is None else joined_hosts(found.hosts, secured.DEFAULT_PORT),
+        root=found.root,
+        chroot=found.options.get("chroot", ""),
+        manager=found.layout,
         timeout_s=timeout_s,
-        session_timeout_s=int(session) / 1000,
-        log_root=log_root or query.get("log_root"),
+        session_timeout_s=found.session_timeout_s,
+        log_root=log_root or found.options.get("log_root"),
         patient=patient,
         auth=auth,
         tls=tls,
     )
+
+
+def _access(uri: StoreUri, auth: ZooKeeperAuth | None, tls: MetadataTls | None) -> tuple[ZooKeeperAuth | None, MetadataTls | None]:
+    """Return the identity and the certificates that hold, of the URI or of the arguments."""
+    found_auth, found_tls = zookeeper_auth_of(uri.options), tls_of(uri.options)
+    if (auth is not None and found_auth is not None) or (tls is not None and found_tls is not None):
+        raise InvalidArgumentError("identity and certificates stand in the URI or beside it, not in both")
+    auth, tls = auth or found_auth, tls or found_tls
+    if tls is not None and not uri.by_tls:
+        raise InvalidArgumentError(f"{uri.shown!r} is without TLS, but certificates are given: write zk+tls://, or leave them out")
+    if auth is not None and auth.scheme == "x509" and (tls is None or tls.cert is None):
+        raise InvalidArgumentError("scheme='x509' needs the client certificate of MetadataTls (cert) and a URI with zk+tls://")
+    return auth, (tls or MetadataTls()) if uri.by_tls else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
 from bk_core.arguments import TEXT, Check, check_fields, one_of
-from bk_core.errors import InvalidArgumentError
+from bk_core.errors import InvalidArgumentError, MetadataAuthError
 from bk_core.secrets import Secret, SecretFile, SecretVariable, check_secret
 from bk_core.tls_files import context_of
 
@@ -16,10 +16,10 @@ Scheme: TypeAlias = Literal["digest", "sasl", "x509"]
 Acl: TypeAlias = Literal["open", "creator"]
 PASSWORD_VARIABLE = "BK_ZOOKEEPER_PASSWORD"
 """The variable that holds the password of the user in a URI which names no file of it."""
-_OF_AUTH = ("auth", "user", "password_file", "acl", "readers")
-_OF_TLS = ("ca_file", "cert_file", "key_file", "key_password_file", "verify_host")
-URI_OPTIONS = (*_OF_AUTH, *_OF_TLS)
-"""The options of a URI that ``access_of`` understands."""
+AUTH_OPTIONS = {"zk": ("auth", "user", "password_file", "acl", "readers")}
+"""The options of a URI about the client's identity, by the driver."""
+TLS_OPTIONS = ("ca_file", "cert_file", "key_file", "key_password_file", "verify_host")
+"""The options of a URI about certificates, the same for each driver."""
 _SECRET = Check("a secret", lambda value: True)  # ``check_secret`` says more
 _READERS = Check("a tuple of texts", lambda value: isinstance(value, tuple) and all(isinstance(one, str) for one in value))
 _PATH = Check("a path as text", lambda value: isinstance(value, str))
@@ -110,23 +110,34 @@ class MetadataTls:
         )
 
 
-def access_of(query: Mapping[str, str]) -> tuple[ZooKeeperAuth | None, MetadataTls | None]:
-    """Return what the options of a URI say of identity and certificates, each None if they say nothing. They name files, never a secret, so
-    that a URI may be shown. Raises InvalidArgumentError."""
-    auth = tls = None
-    if any(name in query for name in _OF_AUTH):
-        scheme = query.get("auth", "sasl")
-        secret: Secret = b""
-        if "password_file" in query:
-            secret = SecretFile(query["password_file"])
-        elif scheme != "x509":
-            secret = SecretVariable(PASSWORD_VARIABLE)
-        readers = tuple(filter(None, query.get("readers", "").split(",")))
-        auth = ZooKeeperAuth(scheme, query.get("user", ""), secret, query.get("acl", "open"), readers)  # type: ignore[arg-type]  # it looks
-    if any(name in query for name in _OF_TLS):
-        verify = query.get("verify_host", "true")
-        if verify not in ("true", "false"):
-            raise InvalidArgumentError(f"verify_host must be true or false, not {verify!r}")
-        key_password = SecretFile(query["key_password_file"]) if "key_password_file" in query else None
-        tls = MetadataTls(query.get("ca_file"), query.get("cert_file"), query.get("key_file"), key_password, verify == "true")
-    return auth, tls
+def zookeeper_auth_of(query: Mapping[str, str]) -> ZooKeeperAuth | None:
+    """Return what the options of a URI say of the client's identity at ZooKeeper, None if they say nothing. They name files, never a
+    secret, so that a URI may be shown. Raises InvalidArgumentError."""
+    if not any(name in query for name in AUTH_OPTIONS["zk"]):
+        return None
+    scheme = query.get("auth", "sasl")
+    secret: Secret = b""
+    if "password_file" in query:
+        secret = SecretFile(query["password_file"])
+    elif scheme != "x509":
+        secret = SecretVariable(PASSWORD_VARIABLE)
+    readers = tuple(filter(None, query.get("readers", "").split(",")))
+    return ZooKeeperAuth(scheme, query.get("user", ""), secret, query.get("acl", "open"), readers)  # type: ignore[arg-type]  # it looks
+
+
+def tls_of(query: Mapping[str, str]) -> MetadataTls | None:
+    """Return what the options of a URI say of certificates, None if they say nothing. Raises InvalidArgumentError."""
+    if not any(name in query for name in TLS_OPTIONS):
+        return None
+    verify = query.get("verify_host", "true")
+    if verify not in ("true", "false"):
+        raise InvalidArgumentError(f"verify_host must be true or false, not {verify!r}")
+    key_password = SecretFile(query["key_password_file"]) if "key_password_file" in query else None
+    return MetadataTls(query.get("ca_file"), query.get("cert_file"), query.get("key_file"), key_password, verify == "true")
+
+
+def not_taken(store: str, hosts: str, who: object, reason: str) -> MetadataAuthError:
+    """Return the error of a client that a metadata store does not take. ``store`` is the name of its kind, ``who`` the identity of the
+    client, and ``reason`` says why, as far as the store tells."""
+    known = "which gives no credentials" if who is None else str(who)
+    return MetadataAuthError(f"{store} at {hosts} does not take this client ({known}): {reason}; nothing was changed")

@@ -33,7 +33,7 @@ from bk_core.errors import (
     SecretUnavailableError,
     VersionConflictError,
 )
-from bk_core.metadata.access import MetadataTls, ZooKeeperAuth
+from bk_core.metadata.access import MetadataTls, ZooKeeperAuth, not_taken
 from bk_core.metadata.zookeeper import secured
 from bk_core.metadata.zookeeper.logging import quiet_logger
 from bk_core.metadata.zookeeper.polling import ready
@@ -206,6 +206,8 @@ class Link:
                 raise ClientClosedError(CLIENT_CLOSED) from None
             if isinstance(error, kazoo_errors.AuthFailedError):
                 return self._not_taken()
+            if isinstance(error, kazoo_errors.SessionClosedRequireSaslError):
+                return self._not_taken("it takes no client that does not authenticate, or not by this scheme")
             told = translated(error, path)
             told.__cause__ = error if told is not error else None
             return told
@@ -305,9 +307,8 @@ class Link:
         digest = self._auth is not None and self._auth.scheme == "digest"
         return "; with a wrong password ZooKeeper takes it for another user" if digest else ""
 
-    def _not_taken(self) -> MetadataAuthError:
-        text = f"ZooKeeper at {self._hosts} does not take this client ({self.identity}): the user or the password is wrong there"
-        return MetadataAuthError(f"{text}, or it offers no such authentication; nothing was changed")
+    def _not_taken(self, reason: str = "the user or the password is wrong there, or it offers no such authentication") -> MetadataAuthError:
+        return not_taken("ZooKeeper", self._hosts, self._auth, reason)
 
     def _sasl_options(self) -> dict[str, str] | None:
         auth = self._auth
@@ -424,8 +425,6 @@ def translated(error: Exception, path: str) -> Exception:
         case kazoo_errors.InvalidACLError():
             text = f"ZooKeeper does not take the rights that {path} was to have: it knows no such reader"
             return MetadataDeniedError(f"{text}, or this client has no identity that could own it; nothing was changed")
-        case kazoo_errors.SessionClosedRequireSaslError():
-            return MetadataAuthError("ZooKeeper takes no client that does not authenticate, or not by this scheme; nothing was changed")
         case kazoo_errors.KazooException():
             return MetadataError(f"ZooKeeper refused the request about {path}: {type(error).__name__}")
     return error

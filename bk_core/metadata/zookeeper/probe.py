@@ -7,10 +7,9 @@ import ssl
 import threading
 import time
 from typing import Any
-from urllib.parse import urlsplit
 
-from bk_core.errors import InvalidArgumentError
 from bk_core.metadata.access import MetadataTls
+from bk_core.metadata.uri import address, split_hosts
 from bk_core.metadata.zookeeper import secured
 from bk_core.protocol.session.reach import Found, Reach, kind_of
 from bk_core.threads import Monitor, mark_own
@@ -20,31 +19,10 @@ _UNASKED_S = 0.2  # a server that has too many connections closes a new one at o
 _ANSWER_MAX = 64
 
 
-def split_hosts(hosts: str, default_port: int = DEFAULT_PORT) -> list[tuple[str, int]]:
-    """Return host and port of each. Raises InvalidArgumentError for text that cannot be one."""
-    return [_split(one, default_port) for one in hosts.split(",") if one]
-
-
-def joined_hosts(hosts: str, default_port: int) -> str:
-    """Return the same hosts, each with its port."""
-    return ",".join(_name(host, port) for host, port in split_hosts(hosts, default_port))
-
-
-def _split(text: str, default_port: int) -> tuple[str, int]:
-    try:
-        parts = urlsplit(f"//{text}")
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port = None, None
-    if not host or port == 0 or (port is None and text.endswith(":")):
-        raise InvalidArgumentError(f"uri names {text!r}, which is not a host or host:port with a port within 1..65535")
-    return host, default_port if port is None else port
-
-
 def look(hosts: str, timeout_s: float, tls: MetadataTls | None = None) -> list[Found]:
     """Look at all addresses at the same time, by ``tls`` if there is one, each on a thread of its own, so that a name server that hangs
     delays no other. One without an answer in time is SILENT."""
-    addresses = split_hosts(hosts)
+    addresses = split_hosts(hosts, DEFAULT_PORT)
     found: dict[int, Found] = {}
     arrived = Monitor()
 
@@ -59,18 +37,14 @@ def look(hosts: str, timeout_s: float, tls: MetadataTls | None = None) -> list[F
         try:
             threading.Thread(target=probe, args=(index, host, port), name=f"bk-zookeeper-look-{host}", daemon=True).start()
         except RuntimeError as error:  # no more threads can be started
-            found[index] = Found(_name(host, port), Reach.UNREACHABLE, str(error))
+            found[index] = Found(address(host, port), Reach.UNREACHABLE, str(error))
     with arrived:
         arrived.wait_for(lambda: len(found) == len(addresses), timeout_s)
-        return [found.get(index, Found(_name(host, port), Reach.SILENT)) for index, (host, port) in enumerate(addresses)]
-
-
-def _name(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return [found.get(index, Found(address(host, port), Reach.SILENT)) for index, (host, port) in enumerate(addresses)]
 
 
 def _probe(host: str, port: int, timeout_s: float, tls: MetadataTls | None) -> Found:
-    name, deadline = _name(host, port), time.monotonic() + timeout_s
+    name, deadline = address(host, port), time.monotonic() + timeout_s
     try:
         targets = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:

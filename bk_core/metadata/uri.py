@@ -1,0 +1,134 @@
+"""The URIs of metadata stores (metadata.md 1.1): one parser for all of them. It knows no store, and reads no file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, urlsplit
+
+from bk_core.errors import InvalidArgumentError
+from bk_core.metadata.access import AUTH_OPTIONS, TLS_OPTIONS
+
+SESSION_TIMEOUT_MS = 10_000
+_OF_ALL = ("chroot", "log_root", "session_timeout_ms")
+_LAYOUTS = {"": None, "null": None, "hierarchical": "hierarchical", "longhierarchical": "longhierarchical", "flat": "flat"}
+_KNOWN = {"zk": "zk, zk+tls, zk+<layout>"}
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUri:
+    """A URI taken apart. ``hosts`` are separated by commas; of ``memory://`` it is the name. ``layout`` is None where the cluster says
+    which one it has. Its ``repr`` shows no option, because somebody may have written a password there."""
+
+    driver: str
+    hosts: str
+    root: str = ""
+    by_tls: bool = False
+    layout: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    shown: str = ""
+    """The URI for messages: without what stands before its hosts and behind its path."""
+
+    @property
+    def session_timeout_s(self) -> float:
+        """The timeout of the session in seconds. Raises InvalidArgumentError for a text that is none."""
+        session = self.options.get("session_timeout_ms", str(SESSION_TIMEOUT_MS))
+        if not session.isdecimal() or not 0 < int(session) < 2**31:
+            raise InvalidArgumentError(f"session_timeout_ms {session!r} is not a number of milliseconds")
+        return int(session) / 1000
+
+
+def parse(uri: str) -> StoreUri:
+    """Return the URI taken apart.
+
+    >>> parse("zk+flat://h1:2181;h2:2181/ledgers?chroot=/x").hosts
+    'h1:2181,h2:2181'
+
+    Raises InvalidArgumentError for a text that is not the URI of a store that is known, or that has an option which the store does not
+    take, twice, or without a value. No message shows what may be a password. Document: metadata.md 1.1.
+    """
+    scheme, separator, rest = uri.partition("://")
+    driver, *words = scheme.lower().split("+")
+    by_tls = words[:1] == ["tls"]
+    layout = "+".join(words[1:] if by_tls else words)
+    if not separator:
+        raise InvalidArgumentError(f"{shown(uri)!r} is not the URI of a metadata store, like zk://host:2181/ledgers")
+    if driver == "memory" and not words:
+        if not rest:
+            raise InvalidArgumentError("memory:// needs a name: all that open the same name share one store")
+        return StoreUri("memory", rest, shown=shown(uri))
+    if driver not in _KNOWN or layout not in _LAYOUTS:
+        raise InvalidArgumentError(f"no metadata store is known for {scheme!r}; there are {', '.join(_KNOWN.values())} and memory")
+    return _of_servers(uri, driver, rest, by_tls, _LAYOUTS[layout])
+
+
+def _of_servers(uri: str, driver: str, rest: str, by_tls: bool, layout: str | None) -> StoreUri:
+    parts = urlsplit(f"//{rest}")
+    if "@" in parts.netloc:  # it is not shown, because it may hold a password
+        raise InvalidArgumentError(f"a URI has no user before its hosts: write {driver}://host:port/ledgers?user=NAME&password_file=PATH")
+    hosts = parts.netloc.replace(";", ",").strip(",")
+    if not hosts:
+        raise InvalidArgumentError(f"{shown(uri)!r} lacks hosts: {driver}://host:port/ledgers")
+    if not parts.path.strip("/"):
+        raise InvalidArgumentError(f"{shown(uri)!r} lacks the ledgers root: {driver}://host:port/ledgers")
+    if parts.path.endswith("/"):
+        raise InvalidArgumentError(f"the ledgers root of {shown(uri)!r} ends with a slash: write {parts.path.rstrip('/')}")
+    split_hosts(hosts, 1)
+    found = _options(parts.query)
+    known = (*_OF_ALL, *AUTH_OPTIONS[driver], *TLS_OPTIONS)
+    unknown = sorted(found.keys() - set(known))
+    if unknown or parts.fragment:
+        name = (unknown or [parts.fragment])[0]
+        if "password" in name:
+            raise InvalidArgumentError(
+                f"a URI never holds a password, as it does in {name.partition('=')[0]!r}: name a file, password_file=PATH"
+            )
+        raise InvalidArgumentError(f"{shown(uri)!r} has an unknown option {name!r}; there are {', '.join(known)}")
+    return StoreUri(driver, hosts, parts.path, by_tls, layout, found, shown(uri))
+
+
+def shown(uri: str) -> str:
+    """Return a URI without what stands before its hosts and behind its path, where somebody may have written a password."""
+    head, separator, rest = uri.partition("://")
+    place, mark, _ = rest.partition("?") if "?" in rest else rest.partition("#")
+    if not separator:
+        return head.rpartition("@")[2].partition("?")[0]
+    return f"{head}://{place.rpartition('@')[2]}{mark and mark + '...'}"
+
+
+def _options(text: str) -> dict[str, str]:
+    """Return the options of a URI by name. Raises InvalidArgumentError for one without a value, and for one that is given twice."""
+    found: dict[str, str] = {}
+    for name, value in parse_qsl(text, keep_blank_values=True):
+        if name in found:
+            raise InvalidArgumentError(f"the URI has the option {name!r} twice: leave one of them out")
+        if not value:
+            raise InvalidArgumentError(f"the option {name!r} of the URI has no value: write {name}=..., or leave it out")
+        found[name] = value
+    return found
+
+
+def split_hosts(hosts: str, default_port: int) -> list[tuple[str, int]]:
+    """Return host and port of each of the ``hosts``, which commas separate. Raises InvalidArgumentError for text that cannot be one."""
+    return [_split(one, default_port) for one in hosts.split(",") if one]
+
+
+def joined_hosts(hosts: str, default_port: int) -> str:
+    """Return the same hosts, each with its port."""
+    return ",".join(address(host, port) for host, port in split_hosts(hosts, default_port))
+
+
+def address(host: str, port: int) -> str:
+    """Return host and port as one text, an address of IPv6 in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _split(text: str, default_port: int) -> tuple[str, int]:
+    try:
+        parts = urlsplit(f"//{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host or port == 0 or (port is None and text.endswith(":")):
+        raise InvalidArgumentError(f"uri names {text!r}, which is not a host or host:port with a port within 1..65535")
+    return host, default_port if port is None else port

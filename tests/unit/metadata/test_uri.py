@@ -1,0 +1,57 @@
+"""The one parser of the URIs of metadata stores (metadata.md 1.1)."""
+
+from __future__ import annotations
+
+import pytest
+
+from bk_core.errors import InvalidArgumentError
+from bk_core.metadata.uri import joined_hosts, parse, shown, split_hosts
+
+
+def test_a_uri_is_taken_apart() -> None:
+    found = parse("ZK+TLS+Flat://h1:1;h2,[::1]:3/a/ledgers?chroot=/x&session_timeout_ms=4000")
+    assert (found.driver, found.by_tls, found.layout, found.hosts, found.root) == ("zk", True, "flat", "h1:1,h2,[::1]:3", "/a/ledgers")
+    assert dict(found.options) == {"chroot": "/x", "session_timeout_ms": "4000"} and found.session_timeout_s == 4.0
+    assert parse("zk+null://h/l").layout is None and parse("zk://h/l").session_timeout_s == 10.0
+    memory = parse("memory://a name")
+    assert (memory.driver, memory.hosts, memory.root) == ("memory", "a name", "")
+
+
+def test_hosts_get_their_ports() -> None:
+    assert split_hosts("a,b:7,[::1]", 5) == [("a", 5), ("b", 7), ("::1", 5)]
+    assert joined_hosts("a,b:7,[::1]", 5) == "a:5,b:7,[::1]:5"
+
+
+@pytest.mark.parametrize(
+    ("uri", "told"),
+    [
+        ("nothing", "is not the URI of a metadata store"),
+        ("zk+tree://h/l", "no metadata store is known"),
+        ("memory+flat://x", "no metadata store is known"),
+        ("memory://", "needs a name"),
+        ("zk://u:hunter2@h/l", "no user before its hosts"),
+        ("zk://h/l/", "ends with a slash: write /l"),
+        ("zk://h:0/l", "port within 1..65535"),
+        ("zk://h:/l", "port within 1..65535"),
+        ("zk://h/l?chroot=/a&chroot=/b", "'chroot' twice"),
+        ("zk://h/l?chroot=", "'chroot' of the URI has no value"),
+        ("zk://h/l?password=hunter2", "never holds a password"),
+        ("zk://h/l#password=hunter2", "never holds a password"),
+        ("zk://h/l?colour=red", "unknown option 'colour'"),
+    ],
+)
+def test_what_no_store_takes_is_refused_and_no_password_shown(uri: str, told: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=told) as failure:
+        parse(uri)
+    assert "hunter2" not in str(failure.value)
+
+
+def test_a_bad_timeout_is_named() -> None:
+    with pytest.raises(InvalidArgumentError, match="session_timeout_ms 'soon'"):
+        _ = parse("zk://h/l?session_timeout_ms=soon").session_timeout_s
+
+
+def test_what_may_be_a_password_is_not_shown() -> None:
+    assert shown("zk://u:hunter2@h/l?password=hunter2") == "zk://h/l?..."
+    assert shown("u:hunter2@h?x") == "h" and shown("zk://h/l#hunter2") == "zk://h/l#..."
+    assert "hunter2" not in repr(parse("zk://h/l?user=hunter2"))
