@@ -47,11 +47,11 @@ def open_store(
             raise InvalidArgumentError(f"{found.shown!r} is no ZooKeeper: it takes neither credentials nor TLS")
         return MemoryStore(found.hosts)
     auth, tls = _access(found, auth, tls)
-    from bk_core.metadata.zookeeper import secured
+    from bk_core.metadata.zookeeper.probe import TLS_PORT
     from bk_core.metadata.zookeeper.store import ZooKeeperStore  # kazoo is needed only here
 
     return ZooKeeperStore(
-        hosts=found.hosts if tls is None else joined_hosts(found.hosts, secured.DEFAULT_PORT),
+        hosts=found.hosts if tls is None else joined_hosts(found.hosts, TLS_PORT),
         root=found.root,
         chroot=found.options.get("chroot", ""),
         manager=found.layout,

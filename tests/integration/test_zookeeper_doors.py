@@ -28,8 +28,7 @@ from bk_core.errors import (
     MetadataUnavailableError,
     SecretUnavailableError,
 )
-from bk_core.metadata import MetadataTls, ZooKeeperAuth, open_store
-from bk_core.metadata.zookeeper import secured
+from bk_core.metadata import MetadataTls, ZooKeeperAuth, open_store, secured
 from bk_core.metadata.zookeeper.link import _Handler
 from bk_core.metadata.zookeeper.store import ZooKeeperStore
 from bk_core.secrets import SecretFile, SecretVariable

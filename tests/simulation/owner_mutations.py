@@ -8,7 +8,7 @@ from typing import Any
 
 from bk_core.client import identity, repeating
 from bk_core.client.log import intents, janitor, list_store, orphans
-from bk_core.metadata.zookeeper.cluster import ClusterAtRoot, LogRoot
+from bk_core.metadata.tree.cluster import ClusterAtRoot, LogRoot
 from bk_core.protocol.log.identity import LOG_KEY, Claim, Standing
 from bk_core.protocol.log.ledger_list import LedgerList
 from tests.simulation.broken import always

@@ -33,6 +33,8 @@ class Node:
     cluster: str = ""
     version: int = 0
     made: int = 0  # sequential children
+    mzxid: int = 0
+    ephemeralOwner: int = 0
 
 
 class Tree:

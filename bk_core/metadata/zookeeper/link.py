@@ -33,8 +33,9 @@ from bk_core.errors import (
     SecretUnavailableError,
     VersionConflictError,
 )
+from bk_core.metadata import secured
 from bk_core.metadata.access import MetadataTls, ZooKeeperAuth, not_taken
-from bk_core.metadata.zookeeper import secured
+from bk_core.metadata.tree.connected import KNOWN_ADDRESS_S, STOP_S
 from bk_core.metadata.zookeeper.logging import quiet_logger
 from bk_core.metadata.zookeeper.polling import ready
 from bk_core.metadata.zookeeper.probe import look
@@ -56,13 +57,11 @@ _LOST = (
     KazooTimeoutError,
 )
 _RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0, "max_jitter": 0.2}
-STOP_S = 15.0
 _FIRST_LOOK_S = 0.3  # an existing server gives a session in a fraction of this
 _LOOK_S = 1.5
 LATE_S = 2.0  # a wait that is longer is told of
 _DROPS_MAX = 3  # connections that end in the midst of SASL, one after another; one may be of a server that was killed
 EVERYBODY = OPEN_ACL_UNSAFE
-KNOWN_ADDRESS_S = 1.0  # the wait for the store about a bookie whose address was known
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types

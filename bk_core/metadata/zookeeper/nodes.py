@@ -1,11 +1,9 @@
-"""Operations on nodes by their absolute path, each with a deadline. A write whose answer is lost is MetadataOutcomeUnknownError; a read is
-repeated until the deadline, then it is MetadataUnavailableError."""
+"""Operations on the nodes of ZooKeeper by their absolute path, each with a deadline (tree/nodes.py)."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -18,14 +16,12 @@ from bk_core.errors import (
     MetadataUnavailableError,
     NodeExistsError,
     NoNodeError,
-    VersionConflictError,
 )
 from bk_core.metadata import paths
 from bk_core.metadata.store import Version, Versioned
+from bk_core.metadata.tree.nodes import ANY_VERSION, PAUSE_S, Counting, Stat
 from bk_core.metadata.zookeeper.link import EVERYBODY, Link
-from bk_core.metrics.client import MetadataCounts
 
-ANY_VERSION = -1
 BATCH_MAX = 256  # requests that are sent together; the metadata of so many ledgers fits well into what ZooKeeper takes in at once
 _RIGHTS = {
     "get": ("READ", False),
@@ -35,19 +31,21 @@ _RIGHTS = {
     "delete": ("DELETE", True),
 }
 """The right that each operation needs, and whether it is one on the parent."""
-PAUSE_S = 0.05  # before a read is repeated or a foreign registration is looked at again
 
 
-class Nodes:
+class Nodes(Counting):
     """The nodes that are reached over one link."""
 
     def __init__(self, link: Link, timeout_s: float) -> None:
         self._link = link
         self._timeout_s = timeout_s
-        self.counts: MetadataCounts | None = None
 
-    def get(self, path: str) -> Versioned:
-        return versioned(self.read("get", path))
+    def sync(self, path: str) -> None:
+        """A server may be behind; Apache asks for this too (metadata.md 2.3)."""
+        self.read("sync", path)
+
+    def get(self, path: str, watch: Callable[[Any], None] | None = None, timeout_s: float | None = None) -> Versioned:
+        return versioned(self.read("get", path, *([] if watch is None else [watch]), timeout_s=timeout_s))
 
     def get_many(self, paths: Iterable[str]) -> Iterator[tuple[str, Versioned | None]]:
         """Yield the nodes of many paths, None for one that does not exist. They are asked for in batches, one round trip each."""
@@ -56,13 +54,16 @@ class Nodes:
             for path, answer in zip(batch, self.read_together([("get", path) for path in batch]), strict=True):
                 if isinstance(answer, Exception) and not isinstance(answer, NoNodeError):
                     raise answer
-                yield path, None if isinstance(answer, Exception) else versioned(answer)
+                yield path, None if isinstance(answer, Exception) else answer
 
     def set(self, path: str, data: bytes, version: Version) -> Version:
         if version < 0:
             raise InvalidArgumentError(f"version {version} of {path} would overwrite whatever is there")
         stat = self.write("set", path, paths.check_value(data, path), version)
         return int(stat.version)
+
+    def stat(self, path: str, watch: Callable[[Any], None] | None = None) -> Stat | None:
+        return _stat(self.read("exists", path, *([] if watch is None else [watch])))
 
     def exists(self, path: str) -> bool:
         return self.read("exists", path) is not None
@@ -77,6 +78,14 @@ class Nodes:
             return sorted(self.read("get_children", path, watch))
         except NoNodeError:
             return []
+
+    def create(self, path: str, data: bytes, *, ephemeral: bool = False, under: str = "", repeated: bool = False) -> None:
+        """Create a node (tree/nodes.py). Its parent must be there, so ``under`` says nothing more."""
+        data = paths.check_value(data, path)
+        if repeated:
+            self.read("create", path, data)
+        else:
+            self.write("create", path, data, *([None, True] if ephemeral else []))
 
     def create_with_parents(self, path: str, data: bytes, top: str = "") -> Version:
         """Create the leaf first, and its parents only when they are missing, again and again because another process may prune them
@@ -114,9 +123,12 @@ class Nodes:
             if not self.exists(path):
                 raise
 
+    def delete(self, path: str, version: Version = ANY_VERSION, *, repeated: bool = False) -> None:
+        (self.read if repeated else self.write)("delete", path, version)
+
     def remove(self, path: str, version: Version) -> None:
         try:
-            self.write("delete", path, version)
+            self.delete(path, version)
         except NoNodeError:
             pass
 
@@ -125,7 +137,7 @@ class Nodes:
         parent = path.rpartition("/")[0]
         while len(parent) > len(top):
             try:
-                self.write("delete", parent, ANY_VERSION)
+                self.delete(parent)
             except MetadataError:
                 return
             parent = parent.rpartition("/")[0]
@@ -136,7 +148,7 @@ class Nodes:
 
     def send(self, operation: str, send: Callable[[], Any], timeout_s: float, path: str = "") -> Any:
         """Send a request once, and count it."""
-        with self._counted(operation):
+        with self.counted(operation):
             try:
                 return self._link.call(send, timeout_s, path)
             except MetadataDeniedError as error:
@@ -150,26 +162,6 @@ class Nodes:
         node = f"the parent of {path}" if of_parent and path.count("/") > 1 else path if not of_parent else "/"
         text = f"{error.args[0]}. This client ({self._link.identity}) lacks the right {right} on {node}"
         return error.retold(f"{text}{self._link.hint}")
-
-    @contextmanager
-    def _counted(self, operation: str) -> Iterator[None]:
-        begun = time.monotonic_ns()
-        try:
-            yield
-        except MetadataError as error:
-            self._count_failure(operation, error)
-            raise
-        finally:
-            if self.counts is not None:
-                self.counts.asked(operation, time.monotonic_ns() - begun)
-
-    def _count_failure(self, operation: str, error: Exception) -> None:
-        if self.counts is None:
-            return
-        if isinstance(error, VersionConflictError):
-            self.counts.conflict(operation)
-        elif isinstance(error, (MetadataOutcomeUnknownError, MetadataUnavailableError)):
-            self.counts.unanswered(operation)
 
     def read(self, operation: str, path: str, *arguments: Any, timeout_s: float | None = None, **options: Any) -> Any:
         """Send a read, and repeat it after a lost answer until the deadline, then raise MetadataUnavailableError."""
@@ -193,14 +185,14 @@ class Nodes:
         sends = [(partial(getattr(client, f"{operation}_async"), path), path) for operation, path in asked]
         while True:
             remaining_s = max(deadline - time.monotonic(), 0.001)
-            with self._counted("get"):  # they go together, in one round trip
+            with self.counted("get"):  # they go together, in one round trip
                 answers = self._link.call_all(sends, remaining_s)
             answers = [self._denied(answer, *one) for answer, one in zip(answers, asked, strict=True)]
             for (operation, _), answer in zip(asked, answers, strict=True):
                 if isinstance(answer, Exception):
-                    self._count_failure(operation, answer)
+                    self.count_failure(operation, answer)
             if not any(isinstance(answer, MetadataOutcomeUnknownError) for answer in answers):
-                return answers
+                return [_typed(operation, answer) for (operation, _), answer in zip(asked, answers, strict=True)]
             if time.monotonic() + PAUSE_S >= deadline:
                 raise MetadataUnavailableError(f"ZooKeeper did not answer about {asked[0][1]} within {self._timeout_s:g} s")
             time.sleep(PAUSE_S)
@@ -208,6 +200,16 @@ class Nodes:
     def session_id(self) -> int | None:
         identity = self._link.client.client_id
         return None if identity is None else identity[0]
+
+
+def _typed(operation: str, answer: Any) -> Any:
+    if isinstance(answer, Exception):
+        return answer
+    return versioned(answer) if operation == "get" else _stat(answer)
+
+
+def _stat(answer: Any) -> Stat | None:
+    return None if answer is None else Stat(int(answer.czxid), int(answer.mzxid), int(answer.version), int(answer.ephemeralOwner))
 
 
 def versioned(answer: Any) -> Versioned:

@@ -8,13 +8,15 @@ import threading
 import time
 from typing import Any
 
+from bk_core.metadata import secured
 from bk_core.metadata.access import MetadataTls
 from bk_core.metadata.uri import address, split_hosts
-from bk_core.metadata.zookeeper import secured
 from bk_core.protocol.session.reach import Found, Reach, kind_of
 from bk_core.threads import Monitor, mark_own
 
 DEFAULT_PORT = 2181
+TLS_PORT = 2281
+"""The port of a ZooKeeper that speaks TLS, where the URI names none."""
 _UNASKED_S = 0.2  # a server that has too many connections closes a new one at once
 _ANSWER_MAX = 64
 

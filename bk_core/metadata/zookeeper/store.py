@@ -5,57 +5,33 @@ request that met a lost connection, an expired session or its deadline may still
 MetadataOutcomeUnknownError, a read is repeated until the deadline. Without a connection nothing is sent at all, and the error is
 MetadataUnavailableError.
 
-Kazoo's client, its states and its errors are behind link.py. Watches and registrations are looked after by one thread per store
-(watches.py).
+Kazoo's client, its states and its errors are behind link.py.
 """
 
 from __future__ import annotations
 
-import logging
-import re
-import time
-import uuid
-from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from itertools import tee
-from threading import RLock
-from typing import Any
 
 from kazoo import exceptions as kazoo_errors
 
 from bk_core.errors import (
-    ClusterExistsError,
-    LayoutMismatchError,
     MetadataDeniedError,
     MetadataError,
     MetadataOutcomeUnknownError,
-    MetadataUnavailableError,
     NodeExistsError,
     NoNodeError,
 )
 from bk_core.metadata import paths
 from bk_core.metadata.access import MetadataTls, ZooKeeperAuth
-from bk_core.metadata.service_info import address_of, bookie_service_info, check_bookie_id, encode_service_info
-from bk_core.metadata.store import BookieView, Registration, Version, Versioned, Watch
-from bk_core.metadata.underreplication import UnderreplicationStore
-from bk_core.metadata.zookeeper.cluster import ClusterAtRoot, LogRoot
-from bk_core.metadata.zookeeper.link import KNOWN_ADDRESS_S, STOP_S, Link, translated
-from bk_core.metadata.zookeeper.nodes import ANY_VERSION, Nodes, versioned
-from bk_core.metadata.zookeeper.underreplication import ZooKeeperUnderreplication
-from bk_core.metadata.zookeeper.watches import Arms, BookiesWatch, Keeper, NodeRegistration, NodeWatch, Stamp, registration_path
-from bk_core.metrics.client import MetadataCounts
-from bk_core.protocol.ledger.metadata import BookieId
-from bk_core.protocol.ledger.metadata_codec import is_bookie_id
-from bk_core.threads import is_ending
+from bk_core.metadata.tree.clock import since_boot_s
+from bk_core.metadata.tree.store import CLOCK_KEPT_S, TreeStore
+from bk_core.metadata.zookeeper.link import Link, translated
+from bk_core.metadata.zookeeper.nodes import Nodes
 
-_LOG = logging.getLogger(__name__)
-
-_HOB_NODES_MAX = 3
 _STOP_FAILED_S = 1.0  # for a session that never began: kazoo may wait for a silent server, and ends by itself after that
-CLOCK_KEPT_S = 5.0
 
 
-class ZooKeeperStore:
+class ZooKeeperStore(TreeStore):
     """MetadataStore (bk_core/metadata/store.py) in ZooKeeper. ``root`` and ``log_root`` lie below ``chroot``; with ``manager`` None LAYOUT
     decides.
 
@@ -76,30 +52,20 @@ class ZooKeeperStore:
         auth: ZooKeeperAuth | None = None,
         tls: MetadataTls | None = None,
     ) -> None:
-        prefix = paths.check_root(chroot, "chroot") if chroot else ""
-        self._root = prefix + paths.check_root(root, "ledgers root")
-        self._prefix = prefix
-        self._lock = RLock()
         self._link = Link(hosts, session_timeout_s, self._on_connection, auth=auth, tls=tls)
-        self._counts: MetadataCounts | None = None
         self._nodes = Nodes(self._link, timeout_s)
-        self._cluster = ClusterAtRoot(self._nodes, self._root, hosts)
-        chosen = None if log_root is None else prefix + paths.check_log_root(log_root, root)
-        own, old = paths.check_log_root(paths.default_log_root(root), root), paths.old_log_root(root)
-        self._log_root = LogRoot(self._nodes, self, chosen, prefix + own, prefix + old)
-        self._rack_map = prefix + paths.rack_map_path(root)
-        self._wanted_manager = manager
-        self._layout: str | None = None
-        self._timeout_s = timeout_s
-        self._session_timeout_s = session_timeout_s
-        self._closed = False
+        super().__init__(
+            self._link,
+            self._nodes,
+            place=f"ZooKeeper {hosts}",
+            root=root,
+            chroot=chroot,
+            manager=manager,
+            timeout_s=timeout_s,
+            session_timeout_s=session_timeout_s,
+            log_root=log_root,
+        )
         self._clock: tuple[float, int] | None = None  # seconds since this host's boot, the servers' time then
-        self._addresses: dict[BookieId, tuple[str, int]] = {}
-        self._stale: set[BookieId] = set()
-        self._registered: dict[BookieId, NodeRegistration] = {}
-        self._keeper = Keeper()
-        self._arms = Arms(self._keeper)
-        self._underreplication = ZooKeeperUnderreplication(self._nodes, self._root)
         try:
             self._link.start(timeout_s, patient)
             self._manager()
@@ -107,108 +73,14 @@ class ZooKeeperStore:
             self._close(_STOP_FAILED_S)
             raise
 
-    # ledgers -----------------------------------------------------------------------------------------------------
-
-    def new_ledger_id(self) -> int:
-        """Return a new id. A lost answer only wastes a number, so this is repeated like a read (metadata.md 2.5). Raises NoClusterError if
-        the root is gone."""
-        try:
-            return self._next_id()
-        except NoNodeError:
-            self.check_cluster()
-            raise
-
-    def _next_id(self) -> int:
-        manager = self._manager()
-        if manager == "flat":
-            ledger_id = self._sequence(self._root)
-        elif manager == "legacy":
-            ledger_id = self._short_id()
-        else:
-            ledger_id = None if self._nodes.exists(f"{self._root}/idgen-long") else self._short_id()
-            if ledger_id is None:
-                return self._long_id()
-        if ledger_id is None:
-            raise MetadataError(f"the {manager} layout has no ledger ids left below 2^31-1")
-        return ledger_id
-
-    def create_ledger(self, ledger_id: int, data: bytes) -> Version:
-        self._cluster.check_unchanged()
-        return self._nodes.create_with_parents(self._ledger(ledger_id), data)
-
-    def read_ledger(self, ledger_id: int) -> Versioned:
-        return self._nodes.get(self._ledger(ledger_id))
-
-    def read_ledgers(self, ledger_ids: Iterable[int]) -> Iterator[tuple[int, Versioned | None]]:
-        asked, left = tee(ledger_ids)
-        found = self._nodes.get_many(map(self._ledger, asked))
-        return ((ledger_id, stored) for (_, stored), ledger_id in zip(found, left, strict=False))
-
-    def write_ledger(self, ledger_id: int, data: bytes, version: Version) -> Version:
-        self._cluster.check_unchanged()
-        return self._nodes.set(self._ledger(ledger_id), data, version)
-
-    def delete_ledger(self, ledger_id: int) -> None:
-        path = self._ledger(ledger_id)
-        self._cluster.check_unchanged()
-        self._nodes.remove(path, ANY_VERSION)
-        if paths.prunes_parents(self._manager()):
-            self._nodes.prune(path, self._root)
-
-    def list_ledgers(self) -> Iterator[int]:
-        """Yield the ids. Raises NoClusterError instead of ending early if the cluster is gone or goes meanwhile (OWN-2)."""
-        manager = self._manager()
-        self._nodes.read("sync", self._root)
-        self.check_cluster()
-        for tree in paths.trees(manager):
-            yield from self._walk(self._root, "", tree.levels)
-        self.check_cluster()
-
-    def watch_ledger(self, ledger_id: int, callback: Callable[[], None]) -> Watch:
-        return self._watch(self._ledger(ledger_id), callback)
-
-    # logs ----------------------------------------------------------------------------------------------------------
-
-    def create(self, path: str, data: bytes) -> Version:
-        return self._nodes.create_with_parents(self._log(path, writing=True), data)
-
-    def read(self, path: str) -> Versioned:
-        return self._nodes.get(self._log(path))
-
-    def read_many(self, paths: Iterable[str]) -> Iterator[tuple[str, Versioned | None]]:
-        asked, left = tee(paths)
-        found = self._nodes.get_many(map(self._log, asked))
-        return ((path, stored) for (_, stored), path in zip(found, left, strict=False))
-
-    def read_here(self, path: str) -> tuple[Versioned, str]:
-        """Read both in one round trip. ZooKeeper answers the requests of a session in their order, from a state that never goes back."""
-        node = self._log(path)
-        found, *told = self._nodes.read_together([("get", node), *self._cluster.questions()])
-        if isinstance(found, Exception):
-            raise found
-        here = self._cluster.cluster_id_of(told)
-        return versioned(found), here
-
-    def write(self, path: str, data: bytes, version: Version) -> Version:
-        return self._nodes.set(self._log(path), data, version)
-
-    def delete(self, path: str, version: Version | None = None) -> None:
-        self._nodes.remove(self._log(path), ANY_VERSION if version is None else version)
-
-    def children(self, path: str) -> list[str]:
-        return self._nodes.children(self._log(path) if path else self._log_root.find())
-
-    def watch(self, path: str, callback: Callable[[], None]) -> Watch:
-        return self._watch(self._log(path), callback)
-
     def clock_ms(self) -> int:
         """Return the servers' clock, in milliseconds since 1970. One write to the node ``clock`` tells it, and this host counts on from
         there for ``CLOCK_KEPT_S`` at most."""
         known = self._clock
-        passed_s = 0.0 if known is None else _since_boot_s() - known[0]
+        passed_s = 0.0 if known is None else since_boot_s() - known[0]
         if known is None or not 0 <= passed_s < CLOCK_KEPT_S:
             told_ms = self._stamp_clock()
-            known, passed_s = (_since_boot_s(), told_ms), 0.0  # after the answer, so that the clock told is never ahead of the servers
+            known, passed_s = (since_boot_s(), told_ms), 0.0  # after the answer, so that the clock told is never ahead of the servers
             self._clock = known
         return known[1] + int(passed_s * 1000)
 
@@ -228,197 +100,7 @@ class ZooKeeperStore:
             )
             raise MetadataDeniedError(f"{message} it; name segments or bytes instead, or let who may write do it") from None
 
-    # bookies ---------------------------------------------------------------------------------------------------------
-
-    def bookies(self) -> BookieView:
-        return self._bookies(None)
-
-    def watch_bookies(self, callback: Callable[[BookieView], None]) -> Watch:
-        return self._started(BookiesWatch(self._keeper, self._bookies, callback))
-
-    def resolve(self, bookie_id: BookieId) -> tuple[str, int]:
-        """Return a cached address until the registration changes or the connection is lost. Without a connection it is the last known
-        address at once, and with a connection that does not answer, after ``KNOWN_ADDRESS_S`` (SES-5)."""
-        check_bookie_id(bookie_id)
-        with self._lock:
-            known = self._addresses.get(bookie_id)
-            fresh = bookie_id not in self._stale
-            self._stale.discard(bookie_id)  # this comes before the read, so that a change during it counts
-        if known is not None and fresh:
-            return known
-        try:
-            if known is not None and not self._link.connected:
-                raise MetadataUnavailableError("there is no connection to ZooKeeper")
-            registration = self._registration(bookie_id, self._timeout_s if known is None else min(self._timeout_s, KNOWN_ADDRESS_S))
-        except MetadataUnavailableError:
-            with self._lock:
-                self._stale.add(bookie_id)
-            if known is not None:
-                return known
-            raise
-        address = address_of(bookie_id, registration)
-        with self._lock:
-            if registration is None:
-                self._addresses.pop(bookie_id, None)
-            else:
-                self._addresses[bookie_id] = address
-        return address
-
-    def registration(self, bookie_id: BookieId) -> Versioned | None:
-        check_bookie_id(bookie_id)
-        for readonly in (False, True):
-            with suppress(NoNodeError):
-                return self._nodes.get(registration_path(self._root, bookie_id, readonly))
-        return None
-
-    def register_bookie(self, bookie_id: BookieId, host: str, port: int, readonly: bool = False) -> Registration:
-        """Wait up to one session timeout for the node of an earlier process to go; raise NodeExistsError if it stays (metadata.md 4.1).
-
-        The payload of a node that belongs to this store's own session is left as it is.
-        """
-        payload = encode_service_info(bookie_service_info(host, port))
-        registration = NodeRegistration(
-            self._nodes,
-            self._keeper,
-            self._root,
-            check_bookie_id(bookie_id),
-            payload,
-            readonly,
-            session_timeout_s=self._session_timeout_s,
-            on_close=self._forget,
-        )
-        with self._lock:
-            if bookie_id in self._registered:
-                raise NodeExistsError(f"bookie {bookie_id} is registered by this process already", bookie=bookie_id)
-            self._registered[bookie_id] = registration
-        try:
-            registration.start()
-        except BaseException:
-            self._forget(registration)
-            raise
-        return registration
-
-    def read_rack_map(self) -> Versioned:
-        return self._nodes.get(self._rack_map)
-
-    def write_rack_map(self, data: bytes, version: Version | None) -> Version:
-        return self._nodes.create_with_parents(self._rack_map, data) if version is None else self._nodes.set(self._rack_map, data, version)
-
-    def watch_rack_map(self, callback: Callable[[], None]) -> Watch:
-        return self._watch(self._rack_map, callback)
-
-    def instance_id(self) -> str | None:
-        try:
-            return self._nodes.get(f"{self._root}/INSTANCEID").data.decode("ascii", "replace")
-        except NoNodeError:
-            return None
-
-    def layout(self) -> str | None:
-        try:
-            return paths.manager_of_layout(self._nodes.get(f"{self._root}/LAYOUT").data)
-        except NoNodeError:
-            return None
-
-    def cluster_id(self) -> str:
-        return self._cluster.cluster_id()
-
-    def check_cluster(self) -> None:
-        self._cluster.check()
-
-    @property
-    def known_cluster(self) -> str:
-        return self._cluster.first
-
-    @property
-    def cluster_has_changed(self) -> bool:
-        return self._cluster.has_changed
-
-    @property
-    def log_root(self) -> str:
-        return self._log_root.find().removeprefix(self._prefix)
-
-    def other_log_roots(self) -> tuple[str, ...] | None:
-        found = self._log_root.others()
-        return None if found is None else tuple(root.removeprefix(self._prefix) for root in found)
-
-    def cluster_near(self, cluster_id: str) -> str | None:
-        return self._cluster.near(cluster_id)
-
-    def log_elsewhere(self, name: str) -> str | None:
-        found = self._log_root.elsewhere(name)
-        return None if found is None else found.removeprefix(self._prefix)
-
-    def read_cookie(self, bookie_id: BookieId) -> Versioned:
-        return self._nodes.get(self._cookie(bookie_id))
-
-    def write_cookie(self, bookie_id: BookieId, data: bytes, version: Version | None) -> Version:
-        path = self._cookie(bookie_id)
-        return self._nodes.create_with_parents(path, data, top=self._root) if version is None else self._nodes.set(path, data, version)
-
-    def delete_cookie(self, bookie_id: BookieId, version: Version) -> None:
-        self._nodes.remove(self._cookie(bookie_id), version)
-
-    def underreplication(self) -> UnderreplicationStore:
-        return self._underreplication
-
-    def cookies(self) -> list[BookieId]:
-        return self._nodes.children(f"{self._root}/cookies")
-
-    def initialize_cluster(self, *, new: bool = False) -> str:
-        """Make root, available, available/readonly and INSTANCEID in one transaction, then LAYOUT (metadata.md 1.2)."""
-        if new:
-            self._cluster.check_free()
-        mine = str(uuid.uuid4())
-        deadline = time.monotonic() + self._timeout_s
-        while not self._nodes.exists(self._root):
-            try:
-                self._create_cluster(mine)
-            except (NodeExistsError, MetadataOutcomeUnknownError):
-                pass  # somebody else was faster, or it was this call, which INSTANCEID tells
-            except NoNodeError:
-                self._nodes.make_parents(self._root)
-            if time.monotonic() > deadline:
-                raise MetadataUnavailableError("the new cluster could not be written in time")
-        found = self.instance_id()
-        if found is None:
-            raise MetadataError(f"{self._root} exists but is no cluster: it has no INSTANCEID")
-        if found == mine:
-            self._create_layout()
-        elif new:
-            raise ClusterExistsError(f"somebody else has made a cluster at {self._root} just now: {found}")
-        return found
-
-    def count_in(self, counts: MetadataCounts) -> None:
-        self._counts = self._nodes.counts = counts
-
-    def is_connected(self) -> bool:
-        return self._link.connected
-
-    def close(self) -> None:
-        """End the session, and with it the registrations. Repeating this has no effect, nor has a call in a forked child."""
-        if not self._link.home.is_here or is_ending():
-            return
-        self._close(STOP_S)
-
-    def _close(self, wait_s: float) -> None:
-        self._closed = True  # from here on the end of the connection is no outage
-        self._keeper.close()
-        self._link.close(wait_s)
-        self._keeper.join()
-
-    # cluster ---------------------------------------------------------------------------------------------------------
-
-    def _manager(self) -> str:
-        """Return the ledger manager of the cluster. LAYOUT is read until it exists; without it the default holds (metadata.md 1.3)."""
-        if self._layout is None:
-            try:
-                stored = paths.manager_of_layout(self._nodes.get(f"{self._root}/LAYOUT").data)
-            except NoNodeError:
-                return self._wanted_manager or "hierarchical"
-            if self._wanted_manager not in (None, stored):
-                raise LayoutMismatchError(f"the URI asks for the {self._wanted_manager} layout, the cluster has {stored}")
-            self._layout = stored
-        return self._layout
+    # what a new cluster and new numbers take ----------------------------------------------------------------------------
 
     def _create_cluster(self, instance_id: str) -> None:
         available = f"{self._root}/available"
@@ -435,49 +117,6 @@ class ZooKeeperStore:
         if failures:
             raise MetadataError(f"ZooKeeper refused to make the cluster at {self._root}")
 
-    def _create_layout(self) -> None:
-        layout = paths.layout_bytes(self._wanted_manager or "hierarchical")
-        path = f"{self._root}/LAYOUT"
-        deadline = time.monotonic() + self._timeout_s
-        while True:
-            try:
-                self._nodes.write("create", path, layout)
-                return
-            except NodeExistsError:
-                if self._nodes.get(path).data != layout:
-                    raise LayoutMismatchError(f"{path} was written by another process with another layout") from None
-                return
-            except MetadataOutcomeUnknownError:
-                if time.monotonic() > deadline:
-                    raise
-
-    # ids -------------------------------------------------------------------------------------------------------------
-
-    def _short_id(self) -> int | None:
-        return self._sequence(f"{self._root}/idgen")
-
-    def _long_id(self) -> int:
-        parent = f"{self._root}/idgen-long"
-        self._nodes.ensure(parent, for_everybody=True)  # as Apache does, whatever the rights on other nodes are
-        while True:
-            names = self._nodes.children(parent)
-            high = paths.high_order(names)
-            if high is None:
-                high = 1
-                self._nodes.ensure(f"{parent}/HOB-{high:010d}", for_everybody=True)
-            low = self._sequence(f"{parent}/HOB-{high:010d}")
-            if low is not None:
-                self._drop_old_hobs(parent, names)
-                return high << 32 | low
-            self._nodes.ensure(f"{parent}/HOB-{high + 1:010d}", for_everybody=True)
-
-    def _drop_old_hobs(self, parent: str, names: list[str]) -> None:
-        for name in sorted(name for name in names if name.startswith("HOB-"))[:-_HOB_NODES_MAX]:
-            try:
-                self._nodes.remove(f"{parent}/{name}", 0)
-            except MetadataError:
-                return  # some nodes are left over, which does no harm
-
     def _sequence(self, directory: str) -> int | None:
         """Return the counter of a new ephemeral sequential child of ``directory``, which is deleted again; None if the counter
         overflowed."""
@@ -492,86 +131,3 @@ class ZooKeeperStore:
         # nobody waits for this, because the node goes with the session at the latest
         self._link.aside(lambda: self._link.client.delete_async(made))
         return paths.sequence_number(made.rpartition("/")[2])
-
-    # paths -----------------------------------------------------------------------------------------------------------
-
-    def _ledger(self, ledger_id: int) -> str:
-        return self._root + paths.ledger_path(self._manager(), ledger_id)
-
-    def _log(self, path: str, *, writing: bool = False) -> str:
-        return f"{self._log_root.find(writing=writing)}/{paths.check_relative(path)}"
-
-    def _cookie(self, bookie_id: BookieId) -> str:
-        return f"{self._root}/cookies/{check_bookie_id(bookie_id)}"
-
-    def _walk(self, path: str, digits: str, levels: tuple[re.Pattern[str], ...]) -> Iterator[int]:
-        for name in sorted(filter(levels[0].fullmatch, self._nodes.children(path)), key=lambda name: (len(name), name)):
-            joined = digits + name.removeprefix("L")
-            if len(levels) > 1:
-                yield from self._walk(f"{path}/{name}", joined, levels[1:])
-            elif int(joined) <= paths.LEDGER_ID_MAX:
-                yield int(joined)
-
-    # watches -----------------------------------------------------------------------------------------------------------
-
-    def _on_connection(self, connected: bool) -> None:
-        with self._lock:
-            self._stale.update(self._addresses)
-        if connected:
-            self._keeper.look_at_all()
-        elif self._counts is not None and not self._closed:
-            self._counts.outages.value += 1
-
-    def _stamp(self, path: str, watch: Callable[[Any], None]) -> Stamp:
-        stat = self._nodes.read("exists", path, watch)
-        return None if stat is None else (stat.czxid, stat.mzxid)
-
-    def _watch(self, path: str, callback: Callable[[], None]) -> Watch:
-        return self._started(NodeWatch(self._keeper, self._arms, path, self._stamp, callback))
-
-    def _started(self, watch: BookiesWatch | NodeWatch) -> Watch:
-        """Start a watch, and leave nothing of it behind if that fails."""
-        self._keeper.add(watch)
-        try:
-            watch.start()
-        except BaseException:
-            watch.cancel()
-            raise
-        return watch
-
-    def _bookies(self, watch: Callable[[Any], None] | None) -> BookieView:
-        available = f"{self._root}/available"
-        readonly = set(filter(is_bookie_id, self._nodes.children(f"{available}/readonly", watch)))
-        writable = set(filter(is_bookie_id, self._nodes.children(available, watch)))  # "readonly" is no bookie id
-        return BookieView(tuple(sorted(writable)), tuple(sorted(readonly - writable)))
-
-    # registrations -----------------------------------------------------------------------------------------------------
-
-    def _registration(self, bookie_id: BookieId, timeout_s: float) -> bytes | None:
-        for readonly in (False, True):
-            try:
-                path = registration_path(self._root, bookie_id, readonly)
-                data, _ = self._nodes.read("get", path, self._on_address, timeout_s=timeout_s)
-                return data or b""
-            except NoNodeError:
-                continue
-        return None
-
-    def _on_address(self, event: Any) -> None:
-        with self._lock:
-            if event.path is None:
-                self._stale.update(self._addresses)
-            else:
-                self._stale.add(event.path.rpartition("/")[2])
-
-    def _forget(self, registration: NodeRegistration) -> None:
-        self._keeper.remove(registration)
-        with self._lock:
-            if self._registered.get(registration.bookie_id) is registration:
-                del self._registered[registration.bookie_id]
-
-
-def _since_boot_s() -> float:
-    """Return the seconds since boot, which go on while the machine sleeps. Linux's monotonic clock does not; other systems have only that
-    one."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

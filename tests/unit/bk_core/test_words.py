@@ -20,8 +20,8 @@ from bk_core.client.near import near_names
 from bk_core.errors import ClientClosedError, InvalidArgumentError, LogExistsError, NoSuchLogError
 from bk_core.metadata import open_store, paths
 from bk_core.metadata.lazy import LazyStore
+from bk_core.metadata.tree.watches import Keeper
 from bk_core.metadata.zookeeper.link import Link
-from bk_core.metadata.zookeeper.watches import Keeper
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.quorums import DEFAULT_SIZES
 from bk_core.protocol.log.position import Position

@@ -6,7 +6,7 @@ import pytest
 
 from bk_core.errors import ClusterChangedError, NoClusterError, NodeExistsError, NoNodeError
 from bk_core.metadata.store import Version, Versioned
-from bk_core.metadata.zookeeper.cluster import ClusterAtRoot, LogRoot
+from bk_core.metadata.tree.cluster import ClusterAtRoot, LogRoot
 
 ROOT = "/ledgers"
 

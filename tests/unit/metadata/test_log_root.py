@@ -6,7 +6,7 @@ from collections import Counter
 
 from bk_core.errors import NodeExistsError, NoNodeError
 from bk_core.metadata.store import Version, Versioned
-from bk_core.metadata.zookeeper.cluster import LogRoot
+from bk_core.metadata.tree.cluster import LogRoot
 from bk_core.protocol.log import codec
 from bk_core.protocol.log.ledger_list import LedgerList
 

@@ -14,7 +14,7 @@ from bk_core.errors import BookieUnavailableError, InvalidArgumentError, Metadat
 from bk_core.metadata import open_store, paths
 from bk_core.metadata.cookies import Cookie, decode_cookie, encode_cookie
 from bk_core.metadata.service_info import Endpoint, ServiceInfo, address_of, bookie_service_info, decode_service_info, encode_service_info
-from bk_core.metadata.zookeeper import store as zookeeper
+from bk_core.metadata.tree.clock import since_boot_s
 
 
 @given(st.integers(0, 2**63 - 1), st.sampled_from(("flat", "hierarchical", "longhierarchical")))
@@ -24,8 +24,8 @@ def test_every_id_has_a_path_that_names_it(ledger_id: int, manager: str) -> None
 
 def test_systems_without_a_clock_since_boot_have_one_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(time, "CLOCK_BOOTTIME", raising=False)
-    first = zookeeper._since_boot_s()
-    assert zookeeper._since_boot_s() >= first
+    first = since_boot_s()
+    assert since_boot_s() >= first
 
 
 def test_the_legacy_layout_refuses_ids_that_it_would_cut_off() -> None:

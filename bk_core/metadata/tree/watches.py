@@ -1,4 +1,4 @@
-"""Watches of a ZooKeeperStore and registrations of bookies, and the keeper, the one thread that looks after them.
+"""Watches of a store and registrations of bookies, and the keeper, the one thread that looks after them.
 
 Everything that may have changed is put on its queue, by a watch that fired and by each new connection, because watches do not outlive one.
 The keeper then looks at the server and compares.
@@ -26,7 +26,7 @@ from bk_core.errors import (
     NoNodeError,
 )
 from bk_core.metadata.store import BookieView
-from bk_core.metadata.zookeeper.nodes import ANY_VERSION, PAUSE_S, Nodes
+from bk_core.metadata.tree.nodes import ANY_VERSION, PAUSE_S, Nodes
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.threads import Home
 
@@ -320,7 +320,7 @@ class NodeRegistration:
 
     def _create(self, path: str) -> None:
         try:
-            self._nodes.write("create", path, self._payload, None, True)  # ephemeral
+            self._nodes.create(path, self._payload, ephemeral=True, under=f"{self._root}/available")
         except NodeExistsError:
             pass  # the caller looks at its owner
         except NoNodeError:
@@ -332,13 +332,13 @@ class NodeRegistration:
 
     def _withdraw(self, readonly: bool) -> None:
         path = registration_path(self._root, self.bookie_id, readonly)
-        stat = self._nodes.read("exists", path)
-        if stat is not None and stat.ephemeralOwner == self._nodes.session_id():
+        stat = self._nodes.stat(path)
+        if stat is not None and stat.owner == self._nodes.session_id():
             self._nodes.remove(path, ANY_VERSION)
 
     def _owner(self, path: str) -> int | None:
-        stat = self._nodes.read("exists", path, self._on_event)
-        return None if stat is None else int(stat.ephemeralOwner)
+        stat = self._nodes.stat(path, self._on_event)
+        return None if stat is None else stat.owner
 
     def _on_event(self, _event: Any) -> None:
         if not self._closed:

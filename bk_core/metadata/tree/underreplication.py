@@ -1,4 +1,4 @@
-"""Apache's ``underreplication`` subtree in ZooKeeper: what underreplication.py describes, node for node."""
+"""Apache's ``underreplication`` subtree: what metadata/underreplication.py describes, node for node."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from threading import Lock
 
 from bk_core.errors import MetadataError, MetadataOutcomeUnknownError, NodeExistsError, NoNodeError, VersionConflictError
 from bk_core.metadata import underreplication as layout
+from bk_core.metadata.tree.nodes import ANY_VERSION, Nodes
 from bk_core.metadata.underreplication import Mark, ReplicationLock
-from bk_core.metadata.zookeeper.nodes import ANY_VERSION, Nodes
 from bk_core.protocol.ledger.metadata import BookieId
 
 _TRIES_MAX = 20
 
 
-class ZooKeeperUnderreplication:
-    """UnderreplicationStore over the node operations of ZooKeeper."""
+class TreeUnderreplication:
+    """UnderreplicationStore over nodes."""
 
     def __init__(self, nodes: Nodes, root: str) -> None:
         self._nodes = nodes
@@ -70,12 +70,7 @@ class ZooKeeperUnderreplication:
             self._nodes.remove(path, mark.version)
         except VersionConflictError:
             return False
-        for _ in range(layout.LEVELS):
-            path = path.rpartition("/")[0]
-            try:
-                self._nodes.write("delete", path, ANY_VERSION)
-            except MetadataError:
-                break  # it is not empty, or another process was faster
+        self._nodes.prune(path, f"{self._root}/{layout.LEDGERS}")
         return True
 
     # locks -----------------------------------------------------------------------------------------------------------
@@ -97,7 +92,7 @@ class ZooKeeperUnderreplication:
         """Create an ephemeral node and return True. A node of this session that nobody holds is left from an answer that was lost."""
         for _ in range(_TRIES_MAX):
             try:
-                self._nodes.write("create", path, data, None, True)
+                self._nodes.create(path, data, ephemeral=True)
                 return True
             except NoNodeError:
                 self._nodes.make_parents(path, self._root)
@@ -137,8 +132,8 @@ class ZooKeeperUnderreplication:
             self._held.discard(ledger_id)
 
     def _is_mine(self, path: str) -> bool:
-        stat = self._nodes.read("exists", path)
-        return stat is not None and stat.ephemeralOwner == self._nodes.session_id()
+        stat = self._nodes.stat(path)
+        return stat is not None and stat.owner == self._nodes.session_id()
 
     def is_disabled(self) -> bool:
         return self._nodes.exists(f"{self._root}/{layout.DISABLE}")
@@ -150,17 +145,17 @@ class ZooKeeperUnderreplication:
             if disabled:
                 self._switch_off(path)
             else:
-                self._nodes.read("delete", path)
+                self._nodes.delete(path, repeated=True)
         except (NodeExistsError, NoNodeError):
             return False
         return True
 
     def _switch_off(self, path: str) -> None:
         try:
-            self._nodes.read("create", path, b"")
+            self._nodes.create(path, b"", repeated=True)
         except NoNodeError:
             self._nodes.make_parents(path, self._root)
-            self._nodes.read("create", path, b"")
+            self._nodes.create(path, b"", repeated=True)
 
     def auditor(self) -> str | None:
         votes = f"{self._root}/{layout.VOTES}"
@@ -180,7 +175,7 @@ class ZooKeeperUnderreplication:
 
 
 class _Lock:
-    def __init__(self, owner: ZooKeeperUnderreplication, ledger_id: int) -> None:
+    def __init__(self, owner: TreeUnderreplication, ledger_id: int) -> None:
         self._owner, self._ledger_id = owner, ledger_id
 
     def is_held(self) -> bool:

@@ -1,4 +1,4 @@
-"""Connections to ZooKeeper by TLS, and what the failure of one tells."""
+"""Connections to metadata stores by TLS, and what the failure of one tells."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from bk_core.metadata.access import MetadataTls
 from bk_core.protocol.session.reach import Reach
 from bk_core.tls_files import TlsFailure, failure_of
 
-DEFAULT_PORT = 2281
-"""The port of a ZooKeeper that speaks TLS, where the URI names none."""
 _REACH = {
     TlsFailure.UNTRUSTED: Reach.UNTRUSTED,
     TlsFailure.OTHER_HOST: Reach.OTHER_HOST,
@@ -31,7 +29,7 @@ def connect(tls: MetadataTls, address: tuple[Any, ...], host: str, timeout_s: fl
         context = tls.context()
     except OSError:
         raise
-    except Exception as error:  # any other would end kazoo's thread for good; a function's own words may hold the secret
+    except Exception as error:  # any other would end the thread of a library for good; a function's own words may hold the secret
         told = str(error.args[0]) if isinstance(error, BkError) else f"the function of the key's password failed ({type(error).__name__})"
         raise OSError(told) from None
     with socket.create_connection(address[:2], timeout_s) as plain:  # the wrapped one takes the descriptor away from it

@@ -18,7 +18,7 @@ from bk_core.errors import (
 )
 from bk_core.metadata import paths
 from bk_core.metadata.store import BY_ROOT, Versioned, changed_cluster
-from bk_core.metadata.zookeeper.nodes import Nodes
+from bk_core.metadata.tree.nodes import Nodes
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.log import codec
 from bk_core.protocol.log.identity import Claim, Evidence, claim, ledgers_to_look_at, standing
@@ -38,10 +38,11 @@ class Ledgers(Protocol):
 class ClusterAtRoot:
     """The identity of a cluster: ``cluster_id`` and ``check`` are those of MetadataStore."""
 
-    def __init__(self, nodes: Nodes, root: str, hosts: str) -> None:
+    def __init__(self, nodes: Nodes, root: str, place: str) -> None:
+        """``place`` names the servers, for messages."""
         self._nodes = nodes
         self._root = root
-        self._hosts = hosts
+        self._place = place
         self.has_changed = False
         self._first: str | None = None
         self._had_layout = False
@@ -67,11 +68,11 @@ class ClusterAtRoot:
             if isinstance(answer, Exception) and not isinstance(answer, NoNodeError):
                 raise answer
         named, *by_root = answers
-        stored = "" if isinstance(named, Exception) else _text(named[0])
+        stored = "" if isinstance(named, Exception) else _text(named.data)
         if stored or not by_root:
             return self._checked(stored) if stored else self.cluster_id()
         layout, root = by_root
-        return self._checked(None if layout is None or root is None else f"{BY_ROOT}{root.czxid:x}")
+        return self._checked(None if layout is None or root is None else f"{BY_ROOT}{root.created:x}")
 
     def _checked(self, found: str | None) -> str:
         if found is None:
@@ -125,7 +126,7 @@ class ClusterAtRoot:
 
     def _what_is_there(self) -> str:
         here = "exists, but has neither" if self._nodes.exists(self._root) else "does not exist, so there is no"
-        text = f"there is no cluster at {self._root} of ZooKeeper {self._hosts}: {self._root} {here} LAYOUT "
+        text = f"there is no cluster at {self._root} of {self._place}: {self._root} {here} LAYOUT "
         text += "nor INSTANCEID" if here.startswith("exists") else "at it"
         before = "" if self._first is None else f"; it was cluster {self._first} before: the metadata store was emptied, or is another one"
         found = list(clusters_near(self._nodes, self._root))

@@ -1,0 +1,1 @@
+"""What all stores share that keep their nodes by path, as ZooKeeper does."""
