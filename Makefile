@@ -253,9 +253,9 @@ bench-commit: setup
 
 ## the generated Python of the .proto files, by one generator that the lowest protobuf understands
 proto: $(STAMPS)/proto
-	@$(SAY) "bookie_pb2, ledger_formats_pb2"
-	@for name in wire/_proto/bookie ledger/_proto/ledger_formats; do \
-	  .cache/proto/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. bk_core/protocol/$$name.proto; done
+	@$(SAY) "bookie_pb2, ledger_formats_pb2, etcd_pb2"
+	@for name in protocol/wire/_proto/bookie protocol/ledger/_proto/ledger_formats metadata/etcd/_proto/etcd; do \
+	  .cache/proto/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. bk_core/$$name.proto; done
 
 # An environment of its own: the generator wants an older protobuf than the one in .venv.
 $(STAMPS)/proto: requirements-proto.txt

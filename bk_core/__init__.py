@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from bk_core.client.xray import Xray as Xray
     from bk_core.config import ClientConfig as ClientConfig
     from bk_core.errors import BkError as BkError
+    from bk_core.metadata.access import EtcdAuth as EtcdAuth
     from bk_core.metadata.access import MetadataTls as MetadataTls
     from bk_core.metadata.access import ZooKeeperAuth as ZooKeeperAuth
     from bk_core.metadata.store import BookieView as BookieView
@@ -136,6 +137,7 @@ _HOMES = {
     "WriteHandle": "bk_core.client",
     "WrittenRows": "bk_core.client.log.tables",
     "Xray": "bk_core.client.xray",
+    "EtcdAuth": "bk_core.metadata.access",
     "ZooKeeperAuth": "bk_core.metadata.access",
     "connect": "bk_core.client",
     "delete_file_store": "bk_core.client.files.upkeep",

@@ -96,8 +96,9 @@ def whole(low: int | None = None, high: int | None = None) -> Check:
     return Check("a whole number", _is_whole, low, high)
 
 
-def one_of(kind: type, wanted: str = "") -> Check:
-    return Check(wanted or f"a {kind.__name__}", lambda value: isinstance(value, kind))
+def one_of(kind: type | tuple[type, ...], wanted: str = "") -> Check:
+    name = kind.__name__ if isinstance(kind, type) else ""
+    return Check(wanted or f"a {name}", lambda value: isinstance(value, kind))
 
 
 ID = whole(0, INT64_MAX)  # of a ledger or an entry

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, TypedDict, get_args
 
 from bk_core.arguments import COUNT, POSITIVE, POSITIVE_SECONDS, SECONDS, TEXT, check_fields, one_of, whole
 from bk_core.errors import ArgumentTypeError, InvalidArgumentError
-from bk_core.metadata.access import MetadataTls, ZooKeeperAuth
+from bk_core.metadata.access import METADATA_AUTH, MetadataAuth, MetadataTls
 from bk_core.protocol.ledger.placement import location
 from bk_core.protocol.ledger.read.options import ReadOptions
 from bk_core.protocol.limits import Limits
@@ -39,7 +39,7 @@ _CHECKS = {
     "min_ack_racks": POSITIVE,
     "limits": one_of(Limits, "Limits(...)"),
     "reads": one_of(ReadOptions, "ReadOptions(...)"),
-    "metadata_auth": one_of(ZooKeeperAuth, "ZooKeeperAuth(...)"),
+    "metadata_auth": METADATA_AUTH,
     "metadata_tls": one_of(MetadataTls, "MetadataTls(...)"),
     "security": one_of(Security, "Security(...)"),
 }
@@ -105,10 +105,12 @@ class ClientConfig:
     (RC-11a), because Apache's bookies may answer before their fence mark is on disk. It costs a recovery one round trip over v3."""
     reads: ReadOptions = field(default_factory=ReadOptions)
     """The way in which ledgers are read, unless a call says otherwise."""
-    metadata_auth: ZooKeeperAuth | None = None
-    """The identity of this client at ZooKeeper, and the rights on what it creates there; None gives no credentials."""
+    metadata_auth: MetadataAuth | None = None
+    """The identity of this client at the metadata store: a ZooKeeperAuth, with the rights on what it creates there, or an EtcdAuth. None
+    gives no credentials."""
     metadata_tls: MetadataTls | None = None
-    """The certificates of TLS to ZooKeeper, for a URI with ``zk+tls://``; None then trusts the authorities of the system."""
+    """The certificates of TLS to the metadata store, for a URI with ``zk+tls://`` or ``etcd+tls://``; None then trusts the authorities of
+    the system."""
     security: Security | None = None
     """The TLS of the connections to bookies; None is without."""
 
@@ -166,6 +168,6 @@ class ClientSettings(TypedDict, total=False):
     close_in_recovery: bool
     recovery_barrier: bool
     reads: ReadOptions
-    metadata_auth: ZooKeeperAuth | None
+    metadata_auth: MetadataAuth | None
     metadata_tls: MetadataTls | None
     security: Security | None

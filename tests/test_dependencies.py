@@ -24,6 +24,7 @@ DISTRIBUTIONS = {
     "google": "protobuf",
     "opentelemetry": "opentelemetry-api",
     "puresasl": "pure-sasl",
+    "grpc": "grpcio",
 }  # where the module is called otherwise
 GENERATED = sorted(path for package in ("bk_core", "bk_spark") for path in (ROOT / package).rglob("*_pb2.py"))
 UNDECLARED = ("numpy", "pandas", "psutil", "grpc", "matplotlib")  # what this environment has and the product must do without
@@ -49,6 +50,7 @@ OPTIONAL = {
     "bk_core/metrics/prometheus.py": PROMETHEUS,
     "bk_core/metrics/opentelemetry.py": OPENTELEMETRY,
     "bk_core/metadata/zookeeper/sasl.py": declared(EXTRAS["sasl"]),
+    "bk_core/metadata/etcd/connection.py": declared(EXTRAS["etcd"]),
 }
 """The one module that imports what an extra has."""
 NOTEBOOK = declared([r for r in EXTRAS["notebook"] if r != "bk-spark[arrow]"])
@@ -96,7 +98,7 @@ def test_the_demo_imports_what_is_declared_and_needs_all_of_it() -> None:
 
 
 def test_there_are_no_other_extras() -> None:
-    assert set(EXTRAS) == {"spark", "arrow", "fsspec", "prometheus", "opentelemetry", "sasl", "notebook", "demo"}
+    assert set(EXTRAS) == {"spark", "arrow", "fsspec", "prometheus", "opentelemetry", "sasl", "etcd", "notebook", "demo"}
 
 
 def test_the_source_checks_the_bounds_that_are_declared() -> None:
@@ -168,6 +170,14 @@ def test_who_opens_bk_without_fsspec_is_told_what_to_install() -> None:
         'import sys; sys.modules["fsspec"] = None\ntry:\n    import bk_core.client.files.fs\nexcept ImportError as error:\n    print(error)'
     )
     assert found.startswith("[BK-PACKAGE] bk:// needs fsspec, there is none (") and 'pip install "bk-spark[fsspec]"' in found
+
+
+def test_who_opens_a_store_in_etcd_without_grpcio_is_told_what_to_install() -> None:
+    found = alone(
+        'import sys; sys.modules["grpc"] = None\nfrom bk_core.metadata import open_store\n'
+        'try:\n    open_store("etcd://127.0.0.1:1/ledgers")\nexcept ImportError as error:\n    print(error)'
+    )
+    assert found.startswith("[BK-PACKAGE] a metadata store in etcd needs grpcio, there is none (") and "'bk-spark[etcd]'" in found
 
 
 def test_an_old_pyarrow_is_named_before_anything_is_planned() -> None:

@@ -100,6 +100,7 @@ LAYERS = [
 FORBIDDEN = {"bk_core": {"pyspark", "pyarrow", "pandas", "py4j", "bk_spark"}, "bk_spark": set()}
 ONLY_IN = {
     "kazoo": ("bk_core.metadata.zookeeper.store", "bk_core.metadata.zookeeper.link"),
+    "grpc": ("bk_core.metadata.etcd.connection",),
     "lmdb": ("bk_core.bookie.directory", "bk_core.bookie.storage"),
 }
 SPARK_FREE = {"bk_spark.source.planning", "bk_spark.source.offsets", "bk_spark.options.table"}  # partitions.py must subclass InputPartition
@@ -259,6 +260,8 @@ def test_logs_know_nothing_of_the_file_stores_that_are_made_of_them() -> None:
         ("bk_core.aio.ledgers", "bk_core.net.reactor", False),
         ("bk_core.metadata.zookeeper.store", "kazoo.client", True),
         ("bk_core.metadata.memory", "kazoo.client", False),
+        ("bk_core.metadata.etcd.connection", "grpc", True),
+        ("bk_core.metadata.etcd.link", "grpc", False),
         ("bk_spark.source.offsets", "pyspark.sql", False),
         ("bk_spark.datasource", "pyspark.sql", True),
     ],

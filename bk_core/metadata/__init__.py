@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 from bk_core.arguments import POSITIVE_SECONDS, checked
 from bk_core.errors import InvalidArgumentError
-from bk_core.metadata.access import MetadataTls, ZooKeeperAuth, tls_of, zookeeper_auth_of
+from bk_core.metadata.access import (
+    METADATA_AUTH,
+    EtcdAuth,
+    MetadataAuth,
+    MetadataTls,
+    ZooKeeperAuth,
+    etcd_auth_of,
+    tls_of,
+    zookeeper_auth_of,
+)
 from bk_core.metadata.memory import MemoryStore
 from bk_core.metadata.store import BookieView, MetadataStore, Registration, Version, Versioned, Watch
 from bk_core.metadata.uri import StoreUri, joined_hosts, parse
 
-__all__ = ["BookieView", "MetadataStore", "MetadataTls", "Registration", "Version", "Versioned", "Watch", "ZooKeeperAuth", "open_store"]
+__all__ = [
+    "BookieView",
+    "EtcdAuth",
+    "MetadataStore",
+    "MetadataTls",
+    "Registration",
+    "Version",
+    "Versioned",
+    "Watch",
+    "ZooKeeperAuth",
+    "open_store",
+]
 
 
-@checked(timeout_s=POSITIVE_SECONDS)
+@checked(timeout_s=POSITIVE_SECONDS, auth=METADATA_AUTH)
 def open_store(
     uri: str,
     *,
     timeout_s: float = 10.0,
     log_root: str | None = None,
     patient: bool = False,
-    auth: ZooKeeperAuth | None = None,
+    auth: MetadataAuth | None = None,
     tls: MetadataTls | None = None,
 ) -> MetadataStore:
     """The store that ``uri`` names (metadata.md 1.1).
@@ -33,10 +55,14 @@ def open_store(
     BK_ZOOKEEPER_PASSWORD), ``acl``, ``readers`` (with commas); ``ca_file``, ``cert_file``, ``key_file``, ``key_password_file``,
     ``verify_host=false``. The files are read in each process that opens the store.
 
+    ``etcd://h1:2379;h2:2379/ledgers`` is etcd with the same paths as keys, as Pulsar keeps them, and the same options and suffixes, at port
+    2379 in any case. Its identity is an EtcdAuth: ``user``, and ``password_file`` or the variable BK_ETCD_PASSWORD. It needs the package
+    grpcio (``pip install "bk-spark[etcd]"``), or MissingPackageError says so.
+
     No call on the store takes much longer than ``timeout_s``. By default logs live beside the ledgers root, at ``<ledgers root>-logs``;
     clusters that have logs at ``bk-logs``, the default of earlier versions, keep them there (OWN-8). Raises InvalidArgumentError,
-    MetadataUnavailableError, LayoutMismatchError; MetadataAuthError, MetadataDeniedError, MetadataTlsError and MetadataHostNameError of a
-    ZooKeeper that does not take this client, or that this client does not trust.
+    MetadataUnavailableError, LayoutMismatchError; MetadataAuthError, MetadataDeniedError, MetadataTlsError and MetadataHostNameError of
+    servers that do not take this client, or that this client does not trust.
 
     MetadataUnavailableError says of each address what is the matter with it; where all refuse or are unknown, it comes at once, unless
     ``patient``, which waits for a store that is starting again (SES-11).
@@ -44,14 +70,10 @@ def open_store(
     found = parse(uri)
     if found.driver == "memory":
         if auth is not None or tls is not None:
-            raise InvalidArgumentError(f"{found.shown!r} is no ZooKeeper: it takes neither credentials nor TLS")
+            raise InvalidArgumentError(f"{found.shown!r} is no ZooKeeper and no etcd: it takes neither credentials nor TLS")
         return MemoryStore(found.hosts)
     auth, tls = _access(found, auth, tls)
-    from bk_core.metadata.zookeeper.probe import TLS_PORT
-    from bk_core.metadata.zookeeper.store import ZooKeeperStore  # kazoo is needed only here
-
-    return ZooKeeperStore(
-        hosts=found.hosts if tls is None else joined_hosts(found.hosts, TLS_PORT),
+    of_all = _OfAll(
         root=found.root,
         chroot=found.options.get("chroot", ""),
         manager=found.layout,
@@ -59,19 +81,45 @@ def open_store(
         session_timeout_s=found.session_timeout_s,
         log_root=log_root or found.options.get("log_root"),
         patient=patient,
-        auth=auth,
         tls=tls,
     )
+    if isinstance(auth, EtcdAuth) or found.driver == "etcd":
+        from bk_core.metadata.etcd.store import EtcdStore  # grpcio is needed only here
+
+        assert auth is None or isinstance(auth, EtcdAuth)
+        return EtcdStore(hosts=found.hosts, auth=auth, **of_all)
+    from bk_core.metadata.zookeeper.probe import TLS_PORT
+    from bk_core.metadata.zookeeper.store import ZooKeeperStore  # kazoo is needed only here
+
+    hosts = found.hosts if tls is None else joined_hosts(found.hosts, TLS_PORT)
+    return ZooKeeperStore(hosts=hosts, auth=auth, **of_all)
 
 
-def _access(uri: StoreUri, auth: ZooKeeperAuth | None, tls: MetadataTls | None) -> tuple[ZooKeeperAuth | None, MetadataTls | None]:
+class _OfAll(TypedDict):
+    root: str
+    chroot: str
+    manager: str | None
+    timeout_s: float
+    session_timeout_s: float
+    log_root: str | None
+    patient: bool
+    tls: MetadataTls | None
+
+
+def _access(uri: StoreUri, auth: MetadataAuth | None, tls: MetadataTls | None) -> tuple[MetadataAuth | None, MetadataTls | None]:
     """Return the identity and the certificates that hold, of the URI or of the arguments."""
-    found_auth, found_tls = zookeeper_auth_of(uri.options), tls_of(uri.options)
+    found_auth = etcd_auth_of(uri.options) if uri.driver == "etcd" else zookeeper_auth_of(uri.options)
+    found_tls = tls_of(uri.options)
     if (auth is not None and found_auth is not None) or (tls is not None and found_tls is not None):
         raise InvalidArgumentError("identity and certificates stand in the URI or beside it, not in both")
     auth, tls = auth or found_auth, tls or found_tls
+    if auth is not None and isinstance(auth, EtcdAuth) != (uri.driver == "etcd"):
+        wanted = "EtcdAuth" if uri.driver == "etcd" else "ZooKeeperAuth"
+        raise InvalidArgumentError(f"{uri.shown!r} takes an identity of the class {wanted}, not {type(auth).__name__}")
     if tls is not None and not uri.by_tls:
-        raise InvalidArgumentError(f"{uri.shown!r} is without TLS, but certificates are given: write zk+tls://, or leave them out")
-    if auth is not None and auth.scheme == "x509" and (tls is None or tls.cert is None):
+        raise InvalidArgumentError(
+            f"{uri.shown!r} is without TLS, but certificates are given: write {uri.driver}+tls://, or leave them out"
+        )
+    if isinstance(auth, ZooKeeperAuth) and auth.scheme == "x509" and (tls is None or tls.cert is None):
         raise InvalidArgumentError("scheme='x509' needs the client certificate of MetadataTls (cert) and a URI with zk+tls://")
     return auth, (tls or MetadataTls()) if uri.by_tls else None

@@ -14,9 +14,9 @@ from bk_core.tls_files import context_of
 
 Scheme: TypeAlias = Literal["digest", "sasl", "x509"]
 Acl: TypeAlias = Literal["open", "creator"]
-PASSWORD_VARIABLE = "BK_ZOOKEEPER_PASSWORD"
-"""The variable that holds the password of the user in a URI which names no file of it."""
-AUTH_OPTIONS = {"zk": ("auth", "user", "password_file", "acl", "readers")}
+PASSWORD_VARIABLES = {"zk": "BK_ZOOKEEPER_PASSWORD", "etcd": "BK_ETCD_PASSWORD"}
+"""The variable that holds the password of the user in a URI which names no file of it, by the driver."""
+AUTH_OPTIONS = {"zk": ("auth", "user", "password_file", "acl", "readers"), "etcd": ("user", "password_file")}
 """The options of a URI about the client's identity, by the driver."""
 TLS_OPTIONS = ("ca_file", "cert_file", "key_file", "key_password_file", "verify_host")
 """The options of a URI about certificates, the same for each driver."""
@@ -75,6 +75,36 @@ class ZooKeeperAuth:
 
 
 @dataclass(frozen=True, slots=True)
+class EtcdAuth:
+    """The identity of a client at etcd: a user of its own authentication. The password is in no ``repr`` and no message. A server that
+    knows its users by their certificates (``--client-cert-auth``) needs none of this.
+
+    >>> EtcdAuth("flights", SecretFile("/run/secrets/etcd"))
+    EtcdAuth(user='flights')
+    """
+
+    user: str
+    """The name of the user. What it may read and write is its roles' at etcd: all below the ledgers root, below the logs and the rack map
+    beside it."""
+    password: Secret = field(repr=False)
+    """The password of the user, or a function that returns it. It is asked for at each new connection."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, {"user": TEXT, "password": _SECRET})
+        check_secret("password", self.password)
+        if not self.user or not (callable(self.password) or self.password):
+            raise InvalidArgumentError("EtcdAuth needs user and password")
+
+    def __str__(self) -> str:
+        return f"user {self.user!r}"
+
+
+MetadataAuth: TypeAlias = ZooKeeperAuth | EtcdAuth
+"""The identity of a client at one kind of metadata store."""
+METADATA_AUTH = one_of((ZooKeeperAuth, EtcdAuth), "ZooKeeperAuth(...) or EtcdAuth(...)")
+
+
+@dataclass(frozen=True, slots=True)
 class MetadataTls:
     """TLS to the metadata store: files of PEM, which are read anew at each connection, so that new certificates need no restart.
 
@@ -120,9 +150,17 @@ def zookeeper_auth_of(query: Mapping[str, str]) -> ZooKeeperAuth | None:
     if "password_file" in query:
         secret = SecretFile(query["password_file"])
     elif scheme != "x509":
-        secret = SecretVariable(PASSWORD_VARIABLE)
+        secret = SecretVariable(PASSWORD_VARIABLES["zk"])
     readers = tuple(filter(None, query.get("readers", "").split(",")))
     return ZooKeeperAuth(scheme, query.get("user", ""), secret, query.get("acl", "open"), readers)  # type: ignore[arg-type]  # it looks
+
+
+def etcd_auth_of(query: Mapping[str, str]) -> EtcdAuth | None:
+    """Return what the options of a URI say of the client's identity at etcd, None if they say nothing. Raises InvalidArgumentError."""
+    if not any(name in query for name in AUTH_OPTIONS["etcd"]):
+        return None
+    secret = SecretFile(query["password_file"]) if "password_file" in query else SecretVariable(PASSWORD_VARIABLES["etcd"])
+    return EtcdAuth(query.get("user", ""), secret)
 
 
 def tls_of(query: Mapping[str, str]) -> MetadataTls | None:

@@ -39,6 +39,24 @@ def connect(tls: MetadataTls, address: tuple[Any, ...], host: str, timeout_s: fl
     return secured
 
 
+def speaks_tls(target: Any, deadline: float) -> bool:
+    """Return True if a server that does not answer the command answers a handshake: it waits for the rest of what it takes for one. Nobody
+    is trusted for that, and nothing is sent."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with socket.create_connection(target[:2], max(0.05, deadline - time.monotonic())) as plain:
+            plain.settimeout(max(0.05, deadline - time.monotonic()))
+            with context.wrap_socket(plain):
+                return True
+    except ssl.SSLEOFError:
+        return False
+    except ssl.SSLError as error:
+        return "alert" in str(error).lower()
+    except OSError:
+        return False
+
+
 def ready(readers: list[Any]) -> list[Any]:
     """Return those connections that have bytes which are decrypted already. The system does not know of them, so waiting for it may never
     end."""

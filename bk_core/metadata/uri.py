@@ -12,7 +12,7 @@ from bk_core.metadata.access import AUTH_OPTIONS, TLS_OPTIONS
 SESSION_TIMEOUT_MS = 10_000
 _OF_ALL = ("chroot", "log_root", "session_timeout_ms")
 _LAYOUTS = {"": None, "null": None, "hierarchical": "hierarchical", "longhierarchical": "longhierarchical", "flat": "flat"}
-_KNOWN = {"zk": "zk, zk+tls, zk+<layout>"}
+_KNOWN = {"zk": "zk, zk+tls, zk+<layout>", "etcd": "etcd, etcd+tls, etcd+<layout>"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ def test_sasl_and_its_rights_are_on_all_that_is_created(world: World) -> None:
         store._nodes.ensure("/rights/idgen-long")  # type: ignore[attr-defined]  # a cluster whose ids have left 31 bits
         client = store._link.client  # type: ignore[attr-defined]
         client.delete("/rights/idgen-long")
-        assert store._long_id() >> 32 == 1  # type: ignore[attr-defined]
+        assert store._ids._long_id() >> 32 == 1  # type: ignore[attr-defined]
         for path in ("/rights/idgen-long", "/rights/idgen-long/HOB-0000000001"):
             assert rights(store, path) == ANYBODY
 

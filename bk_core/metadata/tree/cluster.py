@@ -168,7 +168,8 @@ class LogRoot:
     would write.
     """
 
-    def __init__(self, nodes: Nodes, ledgers: Ledgers, chosen: str | None, own: str, old: str) -> None:
+    def __init__(self, nodes: Nodes, ledgers: Ledgers, chosen: str | None, own: str, old: str | None) -> None:
+        """``old`` is None where no older program can have kept logs."""
         self._nodes = nodes
         self._ledgers = ledgers
         self._own = own
@@ -185,7 +186,7 @@ class LogRoot:
         if said is None:
             if not (self._old_was_used and not writing):  # a reader looks at the old logs once, not at every read
                 self._old_was_used = self._old_is_used()
-            found = self._old if self._old_was_used else self._own
+            found = self._old if self._old is not None and self._old_was_used else self._own
             if not writing:
                 return found
             try:
@@ -207,7 +208,7 @@ class LogRoot:
 
     def _old_is_used(self) -> bool:
         """Return True if an older program has kept logs of this very cluster at the old place, which clusters shared."""
-        names = self._nodes.children(f"{self._old}/logs")
+        names = self._nodes.children(f"{self._old}/logs") if self._old is not None else []
         here = self._ledgers.cluster_id() if names else ""
         return any(self._claim(name, here) is not Claim.FOREIGN for name in names)
 
@@ -223,7 +224,7 @@ class LogRoot:
     def elsewhere(self, name: str) -> str | None:
         """Return the old place if there is a log of this name that may be this cluster's although the cluster does not keep its
         logs there."""
-        if self._decided != self._own or not self._nodes.exists(f"{self._old}/logs/{name}"):
+        if self._old is None or self._decided != self._own or not self._nodes.exists(f"{self._old}/logs/{name}"):
             return None
         return None if self._claim(name, self._ledgers.cluster_id()) is Claim.FOREIGN else self._old
 

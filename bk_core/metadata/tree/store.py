@@ -45,7 +45,7 @@ CLOCK_KEPT_S = 5.0
 
 class TreeStore(ABC):
     """MetadataStore (bk_core/metadata/store.py) over nodes. ``root`` and ``log_root`` lie below ``chroot``; with ``manager`` None LAYOUT
-    decides. ``place`` names the servers, for messages."""
+    decides. ``place`` names the servers, for messages. ``has_old_logs``: older programs have kept logs in such a store (OWN-8)."""
 
     def __init__(
         self,
@@ -59,6 +59,7 @@ class TreeStore(ABC):
         timeout_s: float,
         session_timeout_s: float,
         log_root: str | None,
+        has_old_logs: bool = True,
     ) -> None:
         prefix = paths.check_root(chroot, "chroot") if chroot else ""
         self._root = prefix + paths.check_root(root, "ledgers root")
@@ -69,7 +70,7 @@ class TreeStore(ABC):
         self._cluster = ClusterAtRoot(nodes, self._root, place)
         chosen = None if log_root is None else prefix + paths.check_log_root(log_root, root)
         own, old = paths.check_log_root(paths.default_log_root(root), root), paths.old_log_root(root)
-        self._log_root = LogRoot(nodes, self, chosen, prefix + own, prefix + old)
+        self._log_root = LogRoot(nodes, self, chosen, prefix + own, prefix + old if has_old_logs else None)
         self._rack_map = prefix + paths.rack_map_path(root)
         self._place = place
         self._wanted_manager = manager

@@ -71,25 +71,7 @@ def _talk(name: str, family: int, target: Any, deadline: float) -> Found:
         return Found(name, Reach.SILENT)
     except OSError as error:
         return Found(name, Reach.UNREACHABLE, error.strerror or "")
-    return Found(name, Reach.NEEDS_TLS if reach is Reach.SILENT and _speaks_tls(target, deadline) else reach)
-
-
-def _speaks_tls(target: Any, deadline: float) -> bool:
-    """Return True if a server that does not answer the command answers a handshake: it waits for the rest of what it takes for one. Nobody
-    is trusted for that, and nothing is sent."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    try:
-        with socket.create_connection(target[:2], max(0.05, deadline - time.monotonic())) as plain:
-            plain.settimeout(max(0.05, deadline - time.monotonic()))
-            with context.wrap_socket(plain):
-                return True
-    except ssl.SSLEOFError:
-        return False
-    except ssl.SSLError as error:
-        return "alert" in str(error).lower()
-    except OSError:
-        return False
+    return Found(name, Reach.NEEDS_TLS if reach is Reach.SILENT and secured.speaks_tls(target, deadline) else reach)
 
 
 def _talk_by_tls(name: str, tls: MetadataTls, host: str, family: int, target: Any, deadline: float) -> Found:

@@ -24,21 +24,33 @@ class Reach(Enum):
     NEEDS_TLS = auto()  # it speaks TLS, and was spoken to without
 
 
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The words for a kind of metadata store: its name, its usual port, the scheme of its URIs, what limits connections."""
+
+    name: str
+    port: int
+    scheme: str
+    limit: str
+
+
+ZOOKEEPER = Service("ZooKeeper", 2181, "zk", "its limit of connections for one host (maxClientCnxns) may be reached")
+ETCD = Service("etcd", 2379, "etcd", "it may be starting or ending")
 _TLS_ALERT = b"\x15\x03"  # the first bytes of a record by which a TLS server refuses what was sent
 _TOLD = {
     Reach.REFUSED: "{0} refuses connections: nothing listens there",
     Reach.UNKNOWN_HOST: "the host of {0} is unknown",
     Reach.UNREACHABLE: "{0} cannot be reached",
     Reach.SILENT: "{0} does not answer",
-    Reach.CLOSES: "{0} accepts a connection and closes it at once: its limit of connections for one host (maxClientCnxns) may be reached",
-    Reach.FOREIGN: "at {0} something answers that is not ZooKeeper, such as a bookie: the URI takes ZooKeeper's port, mostly 2181",
-    Reach.NOT_SERVING: "the ZooKeeper at {0} does not serve: it may lack its quorum",
-    Reach.SERVES: "the ZooKeeper at {0} answers, but gave no session",
+    Reach.CLOSES: "{0} accepts a connection and closes it at once: {1.limit}",
+    Reach.FOREIGN: "at {0} something answers that is not {1.name}, such as a bookie: the URI takes {1.name}'s port, mostly {1.port}",
+    Reach.NOT_SERVING: "the {1.name} at {0} does not serve: it may lack its quorum",
+    Reach.SERVES: "the {1.name} at {0} answers, but gave no session",
     Reach.UNTRUSTED: "the certificate of {0} is not trusted",
     Reach.OTHER_HOST: "the certificate of {0} is for another host",
     Reach.REFUSES_TLS: "{0} ends the TLS handshake: it may want a client certificate of an authority that it trusts",
-    Reach.LACKS_TLS: "{0} does not speak TLS: it may be the port without it (zk://)",
-    Reach.NEEDS_TLS: "{0} speaks TLS only: the URI then begins with zk+tls://",
+    Reach.LACKS_TLS: "{0} does not speak TLS: it may be the port without it ({1.scheme}://)",
+    Reach.NEEDS_TLS: "{0} speaks TLS only: the URI then begins with {1.scheme}+tls://",
 }
 AT_ODDS = frozenset({Reach.UNTRUSTED, Reach.OTHER_HOST, Reach.REFUSES_TLS, Reach.LACKS_TLS, Reach.NEEDS_TLS})
 """The outcomes that are about TLS. Waiting does not help."""
@@ -47,14 +59,15 @@ _HOPELESS = AT_ODDS | {Reach.REFUSED, Reach.UNKNOWN_HOST}
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """``address`` is host:port; ``detail`` is the system's own message."""
+    """``address`` is host:port; ``detail`` is the system's own message; ``service`` is what was looked for."""
 
     address: str
     reach: Reach
     detail: str = ""
+    service: Service = ZOOKEEPER
 
     def __str__(self) -> str:
-        return _TOLD[self.reach].format(self.address) + (f" ({self.detail})" if self.detail else "")
+        return _TOLD[self.reach].format(self.address, self.service) + (f" ({self.detail})" if self.detail else "")
 
 
 def is_hopeless(found: Sequence[Found]) -> bool:
@@ -81,7 +94,7 @@ def kind_of(answer: bytes | None) -> Reach:
     return Reach.NOT_SERVING if answer.startswith(b"This ZooKeeper instance is not") else Reach.FOREIGN
 
 
-def told(hosts: str, waited_s: float, found: Sequence[Found]) -> str:
+def told(hosts: str, waited_s: float, found: Sequence[Found], service: Service = ZOOKEEPER) -> str:
     """Return a text with the problem of each address. ``waited_s`` is the time that the caller has really waited (SES-11)."""
-    text = f"no connection to ZooKeeper at {hosts} after {waited_s:.1f} s"
+    text = f"no connection to {service.name} at {hosts} after {waited_s:.1f} s"
     return f"{text}: {'; '.join(map(str, found))}" if found else text

@@ -1,0 +1,51 @@
+"""What grpc takes for TLS, out of the files of MetadataTls. They are read at each connection, so that new ones need no restart."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+from bk_core.errors import InvalidArgumentError
+from bk_core.metadata import secured
+from bk_core.metadata.access import MetadataTls
+from bk_core.metadata.etcd.connection import Pem
+
+_BUNDLE = "ca-certificates.crt"
+
+
+def check_tls(tls: MetadataTls) -> None:
+    """Raise InvalidArgumentError for what grpc cannot do."""
+    if tls.key_password is not None:
+        raise InvalidArgumentError(
+            "key_password of MetadataTls cannot be used with etcd, because grpc takes no private key that is encrypted: give one without a "
+            "password, in a file that nobody else may read"
+        )
+
+
+def pem_of(tls: MetadataTls, host: str, port: int, timeout_s: float) -> Pem:
+    """Return what a connection to this server takes. Raises OSError."""
+    authorities = _system() if tls.ca is None else Path(tls.ca).read_bytes()
+    key = None if tls.cert is None else Path(tls.key or tls.cert).read_bytes()
+    chain = None if tls.cert is None else Path(tls.cert).read_bytes()
+    return Pem(authorities, key, chain, "" if tls.verify_host else _name_of(tls, host, port, timeout_s))
+
+
+def _name_of(tls: MetadataTls, host: str, port: int, timeout_s: float) -> str:
+    """Return a name in the server's certificate, which grpc is to find there: it looks at the name in any case. The certificate's authority
+    is checked here and there."""
+    with secured.connect(tls, (host, port), host, timeout_s) as connection:
+        shown: Any = connection.getpeercert() or {}
+    names = [str(value) for kind, value in shown.get("subjectAltName", ()) if kind in ("DNS", "IP Address")]
+    common = [str(value) for part in shown.get("subject", ()) for kind, value in part if kind == "commonName"]
+    return next(iter([*names, *common]), "")
+
+
+def _system() -> bytes | None:
+    """Return the authorities of the system; None where they cannot be found, which leaves it to grpc's own."""
+    known = ssl.get_default_verify_paths()
+    if known.cafile:
+        return Path(known.cafile).read_bytes()
+    if known.capath and (bundle := Path(known.capath, _BUNDLE)).is_file():
+        return bundle.read_bytes()
+    return None
