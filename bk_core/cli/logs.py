@@ -15,7 +15,7 @@ from bk_core.cli.units import Duration, Size
 from bk_core.display import logs as display
 from bk_core.display.words import counted
 from bk_core.errors import BkError, InvalidArgumentError, MetadataFormatError, NoSuchLogError, WrongClusterError
-from bk_core.protocol.log.segments import ENTRY_FORMATS, EntryFormat, LogProperties, Segment
+from bk_core.protocol.log.segments import ENTRY_FORMATS, EntryFormat, LogProperties
 from bk_core.protocol.log.view import LogView
 
 if TYPE_CHECKING:
@@ -51,18 +51,6 @@ def _summary(name: str, view: LogView) -> dict[str, Any]:
         "rows": listed.total_rows - listed.trimmed_rows,
         "bytes": listed.total_bytes - listed.trimmed_bytes,
         "condemned": len(listed.condemned),
-    }
-
-
-def _segment(segment: Segment) -> dict[str, Any]:
-    return {
-        "seq": segment.seq,
-        "ledger": segment.ledger_id,
-        "firstEntryId": segment.first_entry_id,
-        "lastEntryId": segment.last_entry_id,
-        "rows": segment.rows,
-        "bytes": segment.bytes,
-        "committedAtMs": segment.committed_at_ms,
     }
 
 
@@ -119,7 +107,7 @@ def show_log(name: str, sizes: bool, uri: str, protocol: str, as_json: bool) -> 
         "condemned": list(listed.condemned),
         "writer": writer,
         "inHistory": view.next_seq - len(listed.segments) - listed.trimmed_seq,
-        "newest": [_segment(segment) for segment in listed.segments],
+        "newest": [display.segment_values(segment) for segment in listed.segments],
     }
     if as_json:
         say_json(shown)
@@ -170,7 +158,7 @@ def show_segments(name: str, first: int, last: int | None, uri: str, protocol: s
             say_table(*display.segments(segments))
             return
         for segment in segments:
-            say_json(_segment(segment))
+            say_json(display.segment_values(segment))
 
 
 # --- making, changing, deleting ------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from bk_core.client.driver import Driver
 from bk_core.client.session import Session
@@ -17,6 +17,9 @@ from bk_core.net.reactor import on_reactor_thread
 from bk_core.protocol.effects import Effect
 from bk_core.protocol.ledger.metadata import LedgerMetadata
 from bk_core.threads import SafeFuture, cannot_wait, interrupted_call
+
+P = TypeVar("P")
+LOOK_S = 0.1
 
 
 def must_not_block(what: str) -> None:
@@ -48,6 +51,24 @@ def wait(future: Future[Any], timeout_s: float, what: str, *, since_s: float | N
         if future.done():
             raise
         raise OperationTimeoutError(f"{what} did not finish within {round(timeout_s, 3):g} s; it may still take effect") from None
+
+
+def wait_and_tell(future: Future[Any], look: Callable[[], P], tell: Callable[[P], object], timeout_s: float, problem: str) -> Any:
+    """Return the future's result. Meanwhile ``tell`` is told what ``look`` sees. OperationTimeoutError, which begins with ``problem``, if
+    that stays the same for ``timeout_s``."""
+    seen, since = look(), time.monotonic()
+    while True:
+        try:
+            return future.result(timeout=LOOK_S)
+        except FutureTimeoutError:
+            if future.done():
+                raise
+        now = look()
+        tell(now)
+        if now != seen:
+            seen, since = now, time.monotonic()
+        elif time.monotonic() - since > timeout_s:
+            raise OperationTimeoutError(f"{problem} for {timeout_s:g} s")
 
 
 def unanswered(client: Any, since_s: float) -> str:

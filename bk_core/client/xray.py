@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bk_core.client.driver import Driver
-from bk_core.client.operations import driven, must_not_block
+from bk_core.client.operations import driven, must_not_block, wait_and_tell
 from bk_core.client.repair.report import OnProgress, Progress
-from bk_core.errors import InvalidArgumentError, OperationTimeoutError
+from bk_core.errors import InvalidArgumentError
 from bk_core.protocol.ledger.metadata import BookieId, LedgerAccess, LedgerMetadata
 from bk_core.protocol.ledger.xray import BookieXray, EntryState, LedgerXray, ReplicaXray, Stretch, XrayResult
 
 if TYPE_CHECKING:
     from bk_core.client.client import BookKeeper
-
-POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,25 +132,13 @@ def xray_ledger(
         return Progress(ledger_id, "x-ray", machine.entries_checked, machine.entries_total, machine.bytes_read)
 
     with driven(Driver(session, ledger_id), machine, machine.start, metadata) as future:
-        found: XrayResult = _awaited(future, look, on_progress, client.config.operation_timeout_s)
+        found: XrayResult = wait_and_tell(
+            future,
+            look,
+            on_progress or (lambda _: None),
+            client.config.operation_timeout_s,
+            f"an x-ray of ledger {ledger_id} got no further",
+        )
     seconds = time.monotonic() - began
     numbers = (machine.entries_checked, machine.bytes_read, seconds)
     return Xray(ledger_id, metadata, found.first, found.last, found.lac, full, found.bookies, found.replicas, *numbers)
-
-
-def _awaited(future: Any, look: Callable[[], Progress], on_progress: OnProgress | None, timeout_s: float) -> Any:
-    """Return the future's result, and tell of the progress meanwhile. Raises OperationTimeoutError if nothing moves for ``timeout_s``."""
-    seen, since = look(), time.monotonic()
-    while True:
-        try:
-            return future.result(timeout=POLL_S)
-        except FutureTimeoutError:
-            if future.done():
-                raise
-        now = look()
-        if on_progress is not None:
-            on_progress(now)
-        if now != seen:
-            seen, since = now, time.monotonic()
-        elif time.monotonic() - since > timeout_s:
-            raise OperationTimeoutError(f"an x-ray of ledger {now.ledger_id} got no further for {timeout_s:g} s")

@@ -31,6 +31,19 @@ def property_values(properties: LogProperties) -> dict[str, Any]:
     }
 
 
+def segment_values(segment: Segment) -> dict[str, Any]:
+    """Return a segment by the names that scripts get."""
+    return {
+        "seq": segment.seq,
+        "ledger": segment.ledger_id,
+        "firstEntryId": segment.first_entry_id,
+        "lastEntryId": segment.last_entry_id,
+        "rows": segment.rows,
+        "bytes": segment.bytes,
+        "committedAtMs": segment.committed_at_ms,
+    }
+
+
 def facts(name: str, shown: Mapping[str, Any]) -> Table:
     """One log, a fact a line. Properties stand there as the options of ``bk log set`` take them; a schema is told by its size, for
     ``columns`` shows it."""

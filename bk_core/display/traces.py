@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from bk_core.display.logs import segment_values
 from bk_core.display.table import Table
 from bk_core.display.words import counted, when
 
 if TYPE_CHECKING:
     from bk_core.client.log.tracing import BatchTrace, EntryTrace
-    from bk_core.protocol.log.segments import Segment
 
 
 def places(trace: BatchTrace) -> Table:
@@ -51,20 +51,6 @@ def batch(trace: BatchTrace) -> list[Table | str]:
     return [*([places(trace)] if trace.segments else []), *batch_notes(trace)]
 
 
-def _segment_facts(segment: Segment | None) -> dict[str, Any] | None:
-    if segment is None:
-        return None
-    return {
-        "seq": segment.seq,
-        "ledger": segment.ledger_id,
-        "firstEntryId": segment.first_entry_id,
-        "lastEntryId": segment.last_entry_id,
-        "rows": segment.rows,
-        "bytes": segment.bytes,
-        "committedAtMs": segment.committed_at_ms,
-    }
-
-
 def batch_facts(trace: BatchTrace) -> dict[str, Any]:
     """Return a batch's trace by the names that scripts get (docs/site/pages/guides/looking.md has them)."""
     return {
@@ -79,7 +65,7 @@ def batch_facts(trace: BatchTrace) -> dict[str, Any]:
         "bookies": list(trace.bookies),
         "segments": [
             {
-                **(_segment_facts(one.segment) or {}),
+                **segment_values(one.segment),
                 "held": [{"firstEntryId": part.first, "lastEntryId": part.last, "bookies": list(part.bookies)} for part in one.held],
             }
             for one in trace.segments
@@ -109,7 +95,7 @@ def entry_facts(trace: EntryTrace) -> dict[str, Any]:
         "entry": trace.entry_id,
         "bookies": list(trace.bookies),
         "log": trace.log,
-        "segment": _segment_facts(trace.segment),
+        "segment": None if trace.segment is None else segment_values(trace.segment),
         "query": trace.query_id,
         "batch": trace.batch_id,
         "known": trace.known,

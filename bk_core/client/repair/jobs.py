@@ -10,14 +10,12 @@ import random
 import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bk_core.client.driver import Driver
-from bk_core.client.operations import driven
+from bk_core.client.operations import driven, wait_and_tell
 from bk_core.client.repair.report import (
     DecommissionReport,
     LedgerReport,
@@ -61,7 +59,6 @@ from bk_core.threads import Flag
 if TYPE_CHECKING:
     from bk_core.client.client import BookKeeper
 
-POLL_S = 0.2
 TARGETS_TRIED_MAX = 3  # another bookie takes the place of one that takes no copies
 LOCK_POLL_S = 0.5
 
@@ -481,22 +478,8 @@ class _Job:
         """Drive a machine to its completion. Raises OperationTimeoutError if nothing moves for the operation timeout."""
         driver = _ReplicationDriver(self._session, self.ledger_id, self._lock)
         with driven(driver, machine, machine.start, self._metadata) as future:
-            return self._wait(future, look)
-
-    def _wait(self, future: Future[Any], look: Callable[[], Progress]) -> Any:
-        seen, since = look(), time.monotonic()
-        while True:
-            try:
-                return future.result(timeout=POLL_S)
-            except FutureTimeoutError:
-                if future.done():
-                    raise
-            now = look()
-            self._say(now)
-            if now != seen:
-                seen, since = now, time.monotonic()
-            elif time.monotonic() - since > self._session.config.operation_timeout_s:
-                raise OperationTimeoutError(f"nothing moved in ledger {self.ledger_id} for {self._session.config.operation_timeout_s:g} s")
+            problem = f"nothing moved in ledger {self.ledger_id}"
+            return wait_and_tell(future, look, self._say, self._session.config.operation_timeout_s, problem)
 
 
 class _ReplicationDriver(Driver):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Hashable, Iterator
+from concurrent.futures import Future
+from itertools import count
 
 import pytest
 
 import bk_core
-from bk_core.client.operations import run_machine
+from bk_core.client.operations import run_machine, wait_and_tell
 from bk_core.errors import OperationTimeoutError
 from bk_core.net.link import BookieLink
 from bk_core.net.outstanding import Answer, Waiting
@@ -96,3 +98,18 @@ def slow_down(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(BookieLink, "request", later)
     monkeypatch.setattr("bk_core.protocol.ledger.recover.recovery.LedgerRecovery._window_entries", lambda self: 1)
+
+
+def test_who_tells_of_progress_waits_as_long_as_there_is_some() -> None:
+    future: Future[str] = Future()
+    told: list[int] = []
+
+    def tell(at: int) -> None:
+        told.append(at)
+        if len(told) == 8:  # longer than the timeout in all
+            future.set_result("done")
+
+    assert wait_and_tell(future, count().__next__, tell, 0.4, "nothing moved") == "done" and told == list(range(1, 9))
+    with pytest.raises(OperationTimeoutError, match=r"nothing moved for 0\.3 s"):
+        wait_and_tell(Future(), lambda: 7, told.append, 0.3, "nothing moved")
+    assert told[-1] == 7
