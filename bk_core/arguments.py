@@ -107,7 +107,6 @@ POSITIVE = whole(1)
 PORT = whole(1, 65535)
 SECONDS = Check("a finite number of seconds", _is_number, 0, SECONDS_MAX)
 POSITIVE_SECONDS = Check("a finite number of seconds", _is_number, high=SECONDS_MAX, above=0)
-POSITIVE_NUMBER = Check("a finite number", _is_number, above=0)
 CLIENT = Check("a client such as bk_core.connect returns", lambda value: hasattr(value, "store"))
 DURATION = Check(
     "a timedelta or a number of seconds", lambda value: hasattr(value, "total_seconds") or isinstance(value, float) or _is_whole(value)

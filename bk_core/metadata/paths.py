@@ -23,7 +23,6 @@ _CLASS_NAMES = {
     "longhierarchical": "LongHierarchicalLedgerManagerFactory",
 }
 _MANAGER_VERSION = 1
-MANAGERS = tuple(_CLASS_NAMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +84,6 @@ def ledger_path(manager: str, ledger_id: int) -> str:
         case "longhierarchical":
             return long_path(ledger_id)
     raise InvalidArgumentError(f"unknown ledger manager {manager!r}")
-
-
-def ledger_id_of(path: str) -> int:
-    """Return the ledger id of a path below the root, in any layout (metadata.md 2.2). Raises InvalidArgumentError if the path is none of a
-    ledger."""
-    parts = path.removeprefix("/").split("/")
-    for tree in (_FLAT_TREE, _LEGACY_TREE, _LONG_TREE):
-        if len(parts) == len(tree.levels) and all(level.fullmatch(part) for level, part in zip(tree.levels, parts, strict=True)):
-            ledger_id = int("".join(parts).replace("L", ""))
-            if ledger_id <= LEDGER_ID_MAX:
-                return ledger_id
-    raise InvalidArgumentError(f"{path!r} is not the path of a ledger")
 
 
 def _checked(ledger_id: int) -> int:

@@ -251,10 +251,3 @@ class _MemoryLock:
 
     def release(self) -> None:
         self._owner.release(self._ledger_id)
-
-
-class NoUnderreplication(MemoryUnderreplication):
-    """The marks and locks of a store without such a subtree: locks exclude only this process's own repairs, and nothing is ever marked."""
-
-    def __init__(self) -> None:
-        super().__init__(MemoryUnderreplicationState())

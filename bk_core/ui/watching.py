@@ -98,10 +98,6 @@ class Watcher:
         """Stop. A look that is under way is not waited for."""
         self._loop.stop()
 
-    def look_now(self) -> None:
-        """Have a look taken at once."""
-        self._loop.wake()
-
     @property
     def health(self) -> Health:
         """The health at this moment."""

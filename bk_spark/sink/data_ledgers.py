@@ -10,7 +10,6 @@ import os
 import time
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -100,10 +99,6 @@ class TaskLedgers:
     def _client(self) -> Any:
         """The client, which is made when it is needed: a task without rows connects to nothing."""
         return client_for(self._options.uri, self._options.protocol)
-
-    @property
-    def unacknowledged_bytes(self) -> int:
-        return self._in_flight_bytes
 
     def append(self, log: str, log_id: str, properties: LogProperties, run: PackedEntries) -> None:
         """Hand over a run. Blocks while more than ``maxInFlightBytes`` are unacknowledged; that is the back-pressure Spark feels."""
@@ -252,8 +247,3 @@ def _cut(run: PackedEntries, room: int | None) -> tuple[PackedEntries, PackedEnt
     rest = array("q", (offset - edge for offset in run.offsets[room:]))
     first = PackedEntries(run.payloads[:edge], run.offsets[: room + 1], rows, run.rows_per_entry)
     return first, PackedEntries(run.payloads[edge:], rest, run.rows - rows, run.rows_per_entry)
-
-
-def kept_ledgers() -> Iterator[DataLedger]:
-    """Yield the ledgers that this process holds open now, for tests and diagnosis."""
-    return iter(tuple(_kept.values()))

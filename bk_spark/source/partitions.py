@@ -163,11 +163,6 @@ def warn_of_open(client: Any, options: Options, ledger_ids: Sequence[int], log: 
     )
 
 
-def ledger_range(client: Any, options: Options, ledger_id: int) -> EntryRange | None:
-    """Return all entries of one ledger as one row each; None if there are none, or it is skipped. Raises NoSuchLedgerError."""
-    return range_until(ledger_id, ledger_end(client, options, ledger_id))
-
-
 def range_until(ledger_id: int, end: LedgerEnd | None) -> EntryRange | None:
     """Return the range of all entries of a ledger with this ``ledger_end``."""
     if end is None or end[0] < 0:

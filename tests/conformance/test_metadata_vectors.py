@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bk_core.metadata.cookies import Cookie, decode_cookie, encode_cookie
-from bk_core.metadata.paths import layout_bytes, ledger_id_of, ledger_path, manager_of_layout
+from bk_core.metadata.paths import layout_bytes, ledger_path, manager_of_layout
 from bk_core.metadata.service_info import bookie_service_info, decode_service_info, encode_service_info
 from bk_core.protocol.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.metadata_codec import decode, encode
@@ -127,4 +127,3 @@ _PATHS = [
 def test_ledger_paths(ledger_id: int, flat: str, hierarchical: str, longhierarchical: str) -> None:
     for manager, path in (("flat", flat), ("hierarchical", hierarchical), ("longhierarchical", longhierarchical)):
         assert ledger_path(manager, ledger_id) == path
-        assert ledger_id_of(path) == ledger_id

@@ -1,4 +1,4 @@
-"""Asks the HTTP server of Apache's bookies, where they have one, if a bookie is read-only, and makes it so."""
+"""Has the HTTP server of Apache's bookies, where they have one, make a bookie read-only or writable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bk_core.client.client import BookKeeper
 
 TIMEOUT_S = 10.0
-STATE, READ_ONLY = "/api/v1/bookie/state", "/api/v1/bookie/state/readonly"
+READ_ONLY = "/api/v1/bookie/state/readonly"
 _ANSWER_MAX = 1 << 20
 _OPENER = build_opener(ProxyHandler({}))  # a bookie is in the own network, where no proxy of the environment is meant
 
@@ -42,15 +42,6 @@ def http_address(info: ServiceInfo | None) -> str | None:
 def set_read_only(address: str, read_only: bool, *, timeout_s: float = TIMEOUT_S) -> None:
     """Have the bookie whose HTTP server is at ``address`` go read-only or writable. Raises BookieHttpError."""
     _call("PUT", address, READ_ONLY, {"readOnly": read_only}, timeout_s)
-
-
-def is_read_only(address: str, *, timeout_s: float = TIMEOUT_S) -> bool:
-    """Return True if the bookie says that it is read-only. Raises BookieHttpError."""
-    answer = _call("GET", address, READ_ONLY, None, timeout_s)
-    found = answer.get("readOnly") if isinstance(answer, dict) else None
-    if not isinstance(found, bool):
-        raise BookieHttpError(f"http://{address}{READ_ONLY} gave no answer of a bookie")
-    return found
 
 
 def _call(method: str, address: str, path: str, body: Any, timeout_s: float) -> Any:

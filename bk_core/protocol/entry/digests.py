@@ -74,8 +74,6 @@ DIGESTS: Mapping[DigestType, Digest] = MappingProxyType(
     }
 )
 
-DIGEST_LENGTHS: Mapping[DigestType, int] = MappingProxyType({kind: digest.length for kind, digest in DIGESTS.items()})
-
 
 def digest_for(digest_type: DigestType | int) -> Digest:
     """Return the algorithm of a digest type. Raises InvalidArgumentError for a number outside 1..4."""

@@ -81,11 +81,6 @@ def decode_body(body: BytesLike, ledger_id: int, entry_id: int | None, digest_ty
     return Entry(found_ledger, found_entry, lac, length, payload)
 
 
-def lac_packet_bytes(digest_type: DigestType | int) -> int:
-    """Return the size of an explicit LAC packet: 16 + D."""
-    return LAC_HEADER_BYTES + digest_for(digest_type).length
-
-
 def encode_lac_packet(ledger_id: int, last_add_confirmed: int, digest_type: DigestType | int, hmac_key: bytes = b"") -> bytes:
     """Return the explicit LAC packet of WRITE_LAC (wire-protocol.md 7.4). Raises InvalidArgumentError for numbers that cannot
     be written."""

@@ -48,7 +48,6 @@ FLAG_HIGH_PRIORITY = 0x0004
 
 KEY_BYTES = 20
 RESPONSE_BYTES = 24
-FRAME_ADD_RESPONSE = struct.Struct(">IIiqq")  # a whole add response with its length prefix
 
 _U32 = struct.Struct(">I")
 _IDS = struct.Struct(">qq")

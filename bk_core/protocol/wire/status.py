@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 from bk_core.errors import (
     BadRequestError,
@@ -94,12 +93,3 @@ def v3_number(status: Status) -> int:
     if status not in V2_NUMBERS:
         raise InvalidArgumentError(f"{status!r} is never sent")
     return int(status)
-
-
-def error_for(status: Status, message: str, **context: Any) -> BkError:
-    """Return the error of a failed status, without raising it. Raises InvalidArgumentError for OK, which is no error."""
-    try:
-        kind = ERRORS[status]
-    except KeyError:
-        raise InvalidArgumentError(f"{status!r} is not a failure") from None
-    return kind(message, **context)

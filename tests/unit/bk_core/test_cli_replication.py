@@ -17,7 +17,7 @@ from bk_core.cli import output, replication
 from bk_core.client.repair.report import DecommissionReport, LedgerReport, Moved, Refilled, RepairReport, StillNamed
 from bk_core.errors import InvalidArgumentError, NoNodeError, NoSuchLedgerError
 from bk_core.metadata.store import BookieView
-from bk_core.metadata.underreplication import NoUnderreplication
+from bk_core.metadata.underreplication import MemoryUnderreplication, MemoryUnderreplicationState
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.replication import EntryRanges, FragmentReport, FragmentSpan, ReplicaReport
 from bk_core.protocol.wire.messages import Status
@@ -48,7 +48,10 @@ class Client:
         self.writable: tuple[str, ...] = ()
         self.unknown = False
         self.store = SimpleNamespace(
-            underreplication=NoUnderreplication, read_cookie=self._no_cookie, children=lambda _: [], other_log_roots=lambda: None
+            underreplication=lambda: MemoryUnderreplication(MemoryUnderreplicationState()),
+            read_cookie=self._no_cookie,
+            children=lambda _: [],
+            other_log_roots=lambda: None,
         )
 
     def _no_cookie(self, bookie: str) -> None:

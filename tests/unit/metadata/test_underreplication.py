@@ -7,7 +7,7 @@ import pytest
 from bk_core.errors import MetadataFormatError
 from bk_core.metadata import open_store
 from bk_core.metadata import underreplication as nodes
-from bk_core.metadata.underreplication import Mark, MemoryUnderreplication, MemoryUnderreplicationState, NoUnderreplication
+from bk_core.metadata.underreplication import Mark, MemoryUnderreplication, MemoryUnderreplicationState
 
 
 @pytest.mark.parametrize(
@@ -92,9 +92,3 @@ def test_stores_share_locks_and_closing_one_ends_its_own() -> None:
     assert two.underreplication().lock(1, "two") is not None
     assert not two.underreplication().is_disabled()
     two.close()
-
-
-def test_a_store_without_the_subtree_still_locks_within_the_process() -> None:
-    store = NoUnderreplication()
-    assert store.lock(1, "me") is not None and store.lock(1, "me") is None
-    assert store.mark_of(1) is None and list(store.marked_ledgers()) == [] and not store.is_disabled()

@@ -23,7 +23,7 @@ from bk_spark.options.table import Options, parse_options
 from bk_spark.schemas import arrow_schema, schema_text
 from bk_spark.source import partitions
 from bk_spark.source.columns import arrow_columns, chosen, raw_schema
-from bk_spark.source.partitions import BookKeeperPartition, ledger_range, partitions_of, read_partition
+from bk_spark.source.partitions import BookKeeperPartition, ledger_end, partitions_of, range_until, read_partition
 from bk_spark.source.snapshot import check_read_schema, read_ranges
 
 NEVER = Limits(explicit_lac_ns=3_600_000_000_000)
@@ -44,6 +44,10 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[bk_core.
     for bookie in bookies:
         bookie.close()
     store.close()
+
+
+def ledger_range(client: Any, options: Options, ledger_id: int) -> EntryRange | None:
+    return range_until(ledger_id, ledger_end(client, options, ledger_id))
 
 
 def table(schema: StructType, raw: bool, *ranges: EntryRange, options: Options = OPTIONS, stored: dict[Any, str] | None = None) -> pa.Table:

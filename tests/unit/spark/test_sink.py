@@ -26,7 +26,6 @@ from bk_core.errors import (
 from bk_spark.schemas import schema_of_text
 from bk_spark.sink import commit as commits
 from bk_spark.sink import data_ledgers
-from bk_spark.sink.data_ledgers import kept_ledgers
 
 # --- exactly once ----------------------------------------------------------------------------------------------------
 
@@ -129,7 +128,7 @@ def test_transactions_are_written_once_per_version(world: Any) -> None:
         world.write([int(version)], log="a", txnAppId="app", txnVersion=version)
     world.write([0], log="a", txnAppId="other", txnVersion="0")
     assert world.rows("a") == [0, 1, 0]
-    assert sum(ledger.entries for ledger in kept_ledgers()) == 3
+    assert sum(ledger.entries for ledger in data_ledgers._kept.values()) == 3
 
 
 def test_exactly_once_false_appends_whatever_is_repeated(world: Any) -> None:
@@ -165,7 +164,7 @@ def test_a_failed_write_leaves_nothing_behind(world: Any) -> None:
     """Messages of tasks that succeeded, a zombie that nobody told of, and no log if the write was to create it."""
     writer = world.writer(log="a")
     message = world.task(writer, [1, 2])
-    (own,) = [ledger.ledger_id for ledger in kept_ledgers()]
+    (own,) = [ledger.ledger_id for ledger in data_ledgers._kept.values()]
     data_ledgers._kept.clear()  # the next task runs in another worker, and is still running when the job is given up
     zombie = data_ledgers.TaskLedgers(writer._sink.options, writer._owner)
     (run,) = [run for _, run in writer._sink._single(iter([world.ids([3])]), {}, writer._sink.plan)]
@@ -177,7 +176,7 @@ def test_a_failed_write_leaves_nothing_behind(world: Any) -> None:
         zombie.append("a", "", writer._sink.plan.properties, run)
         zombie.finish()
     zombie.discard()
-    assert world.ledgers() == set() and own not in [ledger.ledger_id for ledger in kept_ledgers()]
+    assert world.ledgers() == set() and own not in [ledger.ledger_id for ledger in data_ledgers._kept.values()]
 
 
 def test_a_failed_write_leaves_ledgers_alone_that_a_query_shares(world: Any) -> None:
@@ -229,7 +228,7 @@ def test_a_task_that_fails_takes_its_ledger_away(world: Any) -> None:
     writer = world.writer("value string", log="a", entryFormat="raw")
     with pytest.raises(NullValueError):
         world.task(writer, {"value": ["x"]}, {"value": ["y", None]})
-    assert world.ledgers() == set() and intents_of(world.client, "a") == {} and not list(kept_ledgers())
+    assert world.ledgers() == set() and intents_of(world.client, "a") == {} and not data_ledgers._kept
 
 
 def test_a_task_that_fails_takes_all_its_ledgers_away(world: Any) -> None:
@@ -237,7 +236,7 @@ def test_a_task_that_fails_takes_all_its_ledgers_away(world: Any) -> None:
     writer = world.writer("value string", log="a", entryFormat="raw", rollMaxEntries="1", maxInFlightBytes="1")
     with pytest.raises(NullValueError):
         world.task(writer, {"value": ["x", "y", "z"]}, {"value": ["y", None]})
-    assert world.ledgers() == set() and intents_of(world.client, "a") == {} and not list(kept_ledgers())
+    assert world.ledgers() == set() and intents_of(world.client, "a") == {} and not data_ledgers._kept
 
 
 def test_entries_that_nobody_acknowledges(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +244,7 @@ def test_entries_that_nobody_acknowledges(world: Any, monkeypatch: pytest.Monkey
     monkeypatch.setattr(bk_core.client.ledger.write_handle.WriteHandle, "append_run_future", lambda *_, **__: Future())
     with pytest.raises(OperationTimeoutError, match="unacknowledged"):
         world.write([1], log="a")
-    assert not list(kept_ledgers())
+    assert not data_ledgers._kept
 
 
 def test_a_task_that_fails_keeps_the_ledger_that_others_wrote_to(world: Any) -> None:

@@ -28,7 +28,6 @@ from bk_spark.options.table import parse_options
 from bk_spark.sink import commit as commits
 from bk_spark.sink import data_ledgers, sweep
 from bk_spark.sink import task as sink
-from bk_spark.sink.data_ledgers import kept_ledgers
 from bk_spark.sink.writer import BookKeeperWriter
 
 # --- data ledgers -------------------------------------------------------------------------------------------------------
@@ -48,7 +47,7 @@ def test_a_worker_keeps_its_ledger_across_tasks_writes_and_queries(world: Any) -
 def test_a_worker_without_reuse_closes_its_ledger(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sink, "worker_is_reused", lambda: False)
     world.write([1], log="a")
-    assert world.rows("a") == [1] and intents_of(world.client, "a") == {} and not list(kept_ledgers())
+    assert world.rows("a") == [1] and intents_of(world.client, "a") == {} and not data_ledgers._kept
     assert world.client.ledger_metadata(*world.ledgers()).state is LedgerState.CLOSED
 
 
@@ -129,7 +128,7 @@ def test_memory_of_a_task_is_bounded_by_what_is_unacknowledged(world: Any) -> No
         ledgers = data_ledgers.TaskLedgers(writer._sink.options, "q")
         for _, run in writer._sink._single(iter([world.ids([1, 2, 3])]), {}, writer._sink.plan):
             ledgers.append("a", "", writer._sink.plan.properties, run)
-            assert ledgers.unacknowledged_bytes == (run.bytes if most is None else most)
+            assert ledgers._in_flight_bytes == (run.bytes if most is None else most)
         ledgers.finish()
 
 
@@ -286,4 +285,4 @@ def test_a_ledger_that_was_fenced_fails_one_task_and_is_dropped(world: Any) -> N
     with pytest.raises(bk_core.BkError):
         world.write([2], log="a")
     world.write([2], log="a")
-    assert world.rows("a") == [1, 2] and len(list(kept_ledgers())) == 1
+    assert world.rows("a") == [1, 2] and len(data_ledgers._kept) == 1

@@ -30,7 +30,6 @@ from bk_spark.options.table import parse_options
 from bk_spark.schemas import schema_of_text
 from bk_spark.sink import data_ledgers
 from bk_spark.sink import task as sink
-from bk_spark.sink.data_ledgers import kept_ledgers
 from bk_spark.sink.routing import split_by_log
 from bk_spark.sink.writer import BookKeeperWriter
 
@@ -166,7 +165,7 @@ def test_missing_logs_without_create_logs(world: Any) -> None:
 def test_open_ledgers_are_bounded(world: Any) -> None:
     rows = {"id": list(range(12)), "log": [f"l{i % 4}" for i in range(12)]}
     world.write(rows, rows, schema="id long, log string", maxOpenLedgers="2", entrySize="1", maxInFlightBytes="1")
-    assert len(list(kept_ledgers())) == 2
+    assert len(data_ledgers._kept) == 2
     for i in range(4):
         assert world.rows(f"l{i}") == [i, i + 4, i + 8] * 2
     open_ones = [i for i in world.ledgers() if world.client.ledger_metadata(i).state is LedgerState.OPEN]
@@ -368,7 +367,7 @@ def test_a_ledger_from_before_the_log_was_created_is_closed(world: Any) -> None:
     assert world.rows("a") == [1, 2] and len(intents_of(world.client, "a")) == 1
     delete_log(world.client, "a")
     world.write([3], log="a")
-    assert world.rows("a") == [3] and len(world.ledgers()) == 1 == len(list(kept_ledgers()))
+    assert world.rows("a") == [3] and len(world.ledgers()) == 1 == len(data_ledgers._kept)
 
 
 # --- overwrite, takeOver ---------------------------------------------------------------------------------------------------------

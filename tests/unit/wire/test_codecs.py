@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bk_core import kernels
-from bk_core.errors import BkError, InvalidArgumentError, RemoteProtocolError
+from bk_core.errors import InvalidArgumentError, RemoteProtocolError
 from bk_core.protocol.wire import codec_v2, codec_v3, connection
 from bk_core.protocol.wire import messages as m
 from bk_core.protocol.wire.connection import (
@@ -27,7 +27,7 @@ from bk_core.protocol.wire.connection import (
 )  # fmt: skip
 from bk_core.protocol.wire.frames import FrameReader
 from bk_core.protocol.wire.messages import Status
-from bk_core.protocol.wire.status import ERRORS, V2_NUMBERS, error_for, status_from_v2, status_from_v3, v2_number, v3_number
+from bk_core.protocol.wire.status import ERRORS, V2_NUMBERS, status_from_v2, status_from_v3, v2_number, v3_number
 
 I64 = st.integers(-(2**63), 2**63 - 1)
 I32 = st.integers(-(2**31), 2**31 - 1)
@@ -642,11 +642,6 @@ def test_success_without_inner_message_is_refused() -> None:
 
 def test_every_failure_has_its_error() -> None:
     assert set(ERRORS) == set(Status) - {Status.OK}
-    error = error_for(Status.FENCED, "no", ledger_id=5)
-    assert isinstance(error, BkError)
-    assert error.context == {"ledger_id": 5}
-    with pytest.raises(InvalidArgumentError):
-        error_for(Status.OK, "fine")
 
 
 def test_keys_stay_out_of_repr() -> None:

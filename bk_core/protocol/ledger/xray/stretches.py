@@ -32,10 +32,6 @@ class EntryState(IntEnum):
         return self <= EntryState.LISTED
 
 
-NOT_HELD = 0
-"""The byte of an entry that the position does not hold, beside the values of EntryState."""
-
-
 @dataclass(frozen=True, slots=True)
 class Stretch:
     """The entries that a position holds of ``first`` to ``last``, both inclusive: ``count`` of them, all in one state."""
