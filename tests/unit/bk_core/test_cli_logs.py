@@ -414,7 +414,7 @@ def test_a_log_with_a_password_is_no_problem_of_the_others(bk: Bk, client: bk_co
     with LogWriter.open(client, "shut", password=b"p") as writer:
         writer.append(b"x")
     assert bk("check", "--all") == "1 log with 1 ledger checked: 0 with problems, 1 not looked at\n"
-    assert bk.err == "log shut is not looked at: it has a password (--password, or BOOKKEEPER_LEDGER_PASSWORD)\n"
+    assert bk.err == "log shut is not looked at: it has a password (--password, --password-file, or BOOKKEEPER_LEDGER_PASSWORD)\n"
     assert [one["log"] for one in bk.json("check", "--all")] == ["open"]
     assert [p["problem"] for p in bk.json("check", "shut", status=1)[0]["problems"]] == ["password"]
     assert bk.json("check", "shut", "--password", "p")[0]["good"]
