@@ -63,13 +63,27 @@ def _part(part: Table | Lines | str) -> Markup:
     if isinstance(part, str):
         return tag("p", part)
     if isinstance(part, Table):
-        rows = [[None if value is None else _cell(value) for value in row] for _, row in zip(range(ROWS_MAX), part.rows, strict=False)]
-        return table(list(part.columns), rows)
+        names = list(part.columns)
+        rows = [
+            [None if value is None else _cell(name, value) for name, value in zip(names, row, strict=True)]
+            for _, row in zip(range(ROWS_MAX), part.rows, strict=False)
+        ]
+        return table(names, rows)
     return tag("pre", joined(joined([line, Markup("\n")]) for line in part.lines))
 
 
-def _cell(value: object) -> str | int | Markup:
+def _cell(column: str, value: object) -> str | int | Markup:
+    if column == "command":
+        return tag("code", _whole_words(str(value)))
+    if column == "finding":
+        return _whole_words(str(value))
     kind = _KINDS.get(value) if isinstance(value, str) else None
     if kind is not None:
         return tag("span", str(value), class_=f"badge {kind}".strip())
     return value if isinstance(value, int) else str(value)
+
+
+def _whole_words(line: str) -> Markup:
+    """Return a line that breaks between its words alone: a browser also breaks behind hyphens, in the middle of an option."""
+    words = (tag("span", word, class_="whole") for word in line.split(" "))
+    return joined([" " if at else "", word] for at, word in enumerate(words))
