@@ -11,15 +11,16 @@ from bk_core.errors import ArgumentTypeError, MissingPackageError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
-"""Colours that people with any kind of colour blindness tell apart (Okabe and Ito)."""
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#332288", "#882255", "#999933")
+"""Colours that people with any kind of colour blindness tell apart: seven of Okabe and Ito's, three of Tol's. There are as many as a legend
+has places."""
 GREY, RED, INK = "#9A9A9A", "#D55E00", "#333333"
 WIDTH = 10.0
 """Inches of a picture, which is the width of a notebook."""
 
 
 def colour(index: int) -> str:
-    """Return the colour of the ``index``-th thing; they come again after six."""
+    """Return the colour of the ``index``-th thing; they come again after ten."""
     return COLOURS[index % len(COLOURS)]
 
 

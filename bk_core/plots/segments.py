@@ -16,6 +16,10 @@ Step: TypeAlias = tuple[datetime, int, int, int]
 LEGEND_MAX = 10
 MOMENT_S = 1.0  # the width of a picture of a single moment
 DAY_S = 86400.0
+TIMES = ["%Y", "%Y-%m", "%b %d", "%H:%M", "%H:%M", "%H:%M:%S.%f"]  # with years, months, days, hours, minutes, seconds between two ticks
+AT_ZERO = [*TIMES[:3], "%b %d", *TIMES[4:]]  # midnight, among hours, is a new day
+DATES = ["", "", "%Y", "%Y-%m-%d", "%Y-%m-%d", "%Y-%m-%d"]
+"""A tick of the time axis has a whole time, because nobody reads 05 as seconds. The date stands at its end, once."""
 
 
 def draw_segments(
@@ -57,7 +61,7 @@ def draw_segments(
     dates: Any = of_matplotlib
     locator = dates.AutoDateLocator(maxticks=8)
     axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
+    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator, formats=TIMES, zero_formats=AT_ZERO, offset_formats=DATES))
     axes.yaxis.set_major_formatter(EngFormatter(unit="B") if unit == "bytes" else StrMethodFormatter("{x:,.0f}"))
     axes.set(xlabel="committed at (UTC)", ylabel=f"{unit} since the log was created", title=title)
     axes.set_ylim(bottom=0)

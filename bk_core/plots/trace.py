@@ -16,6 +16,8 @@ LABELS_MAX = 60
 """Above so many messages the words at the lines would cover one another."""
 _SLANT = 40  # degrees
 _FOR_WORDS = 0.12  # of the width: room on the right for the words of the last steps
+_BESIDE_PT = 12  # points between the words of one lane, so that they stand beside each other and not on each other
+_AXES_PT = 560  # of the width of a picture, beside the names of its lanes
 _HALF = 0.5  # of a step: how far behind its sending a message arrives that was never answered
 
 
@@ -35,13 +37,17 @@ def draw_trace(lanes: Sequence[str], lines: Sequence[Mapping[str, Any]], *, scal
     messages = [one for one in lines if "mark" not in one]
     span = max((one[end][unit] for one in lines for end in ("sent", "answered") if one.get(end)), default=1.0)
     labelled = len(messages) <= LABELS_MAX
+    words = _Words(axes, span * (1 + _FOR_WORDS))
     for one in messages:
-        _message(axes, place, one, unit, span, labelled=labelled)
+        told, there = _message(axes, place, one, unit, span)
+        if labelled:
+            words.add(told, there, place[one["peer"]], RED if one["refused"] else INK)
     for one in lines:
         if "mark" in one:
             axes.plot(one["sent"][unit], place[one["client"]], marker="D", markersize=5, color=INK, zorder=4)
             if labelled:
-                _words(axes, one["mark"], one["sent"][unit], place[one["client"]], INK, below=place[one["client"]] > 0)
+                words.add(one["mark"], one["sent"][unit], place[one["client"]], INK, below=place[one["client"]] > 0)
+    words.write()
     used = {one["kind"] for one in messages}
     handles = [Line2D([], [], color=line, label=told) for kind, (line, told) in KINDS.items() if kind in used]
     handles.append(Line2D([], [], color=INK, linestyle=":", label="its answer"))
@@ -66,8 +72,8 @@ def draw_trace(lanes: Sequence[str], lines: Sequence[Mapping[str, Any]], *, scal
     return axes
 
 
-def _message(axes: Axes, place: Mapping[str, int], one: Mapping[str, Any], unit: int, span: float, *, labelled: bool) -> None:
-    """Draw a request to its peer and the answer back."""
+def _message(axes: Axes, place: Mapping[str, int], one: Mapping[str, Any], unit: int, span: float) -> tuple[str, float]:
+    """Draw a request to its peer and the answer back. Return what stands at the peer, and where along the axis."""
     line, _ = KINDS[one["kind"]]
     client, peer = place[one["client"]], place[one["peer"]]
     sent = one["sent"][unit]
@@ -79,15 +85,30 @@ def _message(axes: Axes, place: Mapping[str, int], one: Mapping[str, Any], unit:
         axes.plot([there, back], [peer, client], color=RED if one["refused"] else line, linewidth=1.0, linestyle=":", zorder=2)
         if one["refused"]:
             axes.plot(back, client, marker="X", markersize=7, color=RED, zorder=4)
-    if labelled:
-        told = one["what"] if not one["refused"] else f"{one['what']}: {one['answer']}"
-        _words(axes, told, there, peer, RED if one["refused"] else INK)
+    return one["what"] if not one["refused"] else f"{one['what']}: {one['answer']}", there
 
 
-def _words(axes: Axes, text: str, x: float, y: float, ink: str, *, below: bool = False) -> None:
-    """Write words aslant, so that those of the next step have room beside them."""
-    turn, offset = (-_SLANT, (2, -4)) if below else (_SLANT, (2, 4))
-    axes.annotate(
-        text, (x, y), xytext=offset, textcoords="offset points", fontsize="x-small", color=ink, zorder=5, rotation=turn,
-        rotation_mode="anchor", ha="left", va="top" if below else "bottom",
-    )  # fmt: skip
+class _Words:
+    """The words at the points of all lanes, aslant, so that those of the next step have room beside them."""
+
+    def __init__(self, axes: Axes, span: float) -> None:
+        self._axes = axes
+        self._points = _AXES_PT / span if span > 0 else 0.0
+        self._lanes: dict[tuple[float, bool], list[tuple[float, str, str]]] = {}
+
+    def add(self, text: str, x: float, y: float, ink: str, *, below: bool = False) -> None:
+        """Have ``text`` written at a point."""
+        self._lanes.setdefault((y, below), []).append((x, text, ink))
+
+    def write(self) -> None:
+        """Write all. Words that would stand on those before them move to the right."""
+        for (y, below), words in self._lanes.items():
+            free = float("-inf")
+            for x, text, ink in sorted(words, key=lambda one: one[0]):
+                at = max(x * self._points, free)
+                free = at + _BESIDE_PT
+                moved = at - x * self._points
+                self._axes.annotate(
+                    text, (x, y), xytext=(2 + moved, -4 if below else 4), textcoords="offset points", fontsize="x-small", color=ink,
+                    zorder=5, rotation=-_SLANT if below else _SLANT, rotation_mode="anchor", ha="left", va="top" if below else "bottom",
+                )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import matplotlib
@@ -11,6 +12,9 @@ import pytest
 
 from bk_core.client import BookKeeper, connect
 from bk_core.errors import ArgumentTypeError, InvalidArgumentError, MissingPackageError
+from bk_core.plots.canvas import COLOURS
+from bk_core.plots.segments import LEGEND_MAX, draw_segments
+from bk_core.plots.trace import draw_trace
 
 matplotlib.use("Agg")
 from matplotlib import pyplot  # noqa: E402 - after the backend was chosen
@@ -87,6 +91,42 @@ def test_segments_of_one_moment_are_drawn_within_a_second(client: BookKeeper) ->
     first, last = axes.get_xlim()
     assert len(steps_of(axes)) == 1 and (last - first) * 86400 == pytest.approx(1.0, abs=1e-3)
     assert (first + last) / 2 == pytest.approx(axes.lines[-1].get_xdata(orig=False)[0], abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("apart", "tick", "date"),
+    [
+        (timedelta(seconds=1), "04:45:05", "2026-11-28"),
+        (timedelta(minutes=1), "04:45", "2026-11-28"),
+        (timedelta(hours=4), "Nov 29", "2026-11-29"),
+        (timedelta(days=1), "Nov 29", "2026"),
+    ],
+    ids=["seconds", "minutes", "over midnight", "days"],
+)
+def test_a_time_is_whole_at_each_tick(apart: timedelta, tick: str, date: str) -> None:
+    begun = datetime(2026, 11, 28, 4, 45, tzinfo=UTC)
+    steps = [(begun + apart * at, at, at, at + 1) for at in range(10)]
+    axes = draw_segments(steps, title="", unit="rows", trimmed=0, marks={}, live=0)
+    axes.figure.draw_without_rendering()
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    assert tick in labels and not any(label.isdecimal() for label in labels)
+    assert axes.xaxis.get_offset_text().get_text() == date
+
+
+def test_words_of_one_lane_stand_beside_each_other() -> None:
+    """Two messages within a thousandth of the width: their words would cover one another."""
+    message = {"kind": "add", "client": "writer", "answer": "OK", "refused": False}
+    lines = [
+        {**message, "peer": peer, "sent": (number, sent), "answered": (number, sent + 1.0), "what": f"add {number}"}
+        for number, (peer, sent) in enumerate([("b", 10.0), ("b", 10.5), ("c", 10.5), ("b", 999.0)])
+    ]
+    axes = draw_trace(["writer", "b", "c"], lines, scale="time", title="")
+    moved = {text.get_text(): text.xyann[0] for text in axes.texts}
+    assert moved["add 0"] == moved["add 2"] == moved["add 3"] and moved["add 1"] - moved["add 0"] > 10
+
+
+def test_as_many_colours_as_a_legend_has_places() -> None:
+    assert len(set(COLOURS)) == LEGEND_MAX
 
 
 def test_a_log_without_segments_and_one_that_is_written_are_drawn_too(client: BookKeeper) -> None:
