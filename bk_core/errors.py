@@ -90,6 +90,12 @@ def _rebuild(cls: type[BkError], message: str, context: dict[str, Any]) -> BkErr
     return cls(message, **context)
 
 
+def insisting(argument: str) -> tuple[str, str]:
+    """The spellings, for Python and for ``bk``, of an argument that insists on a call which is refused without it. Its name stands as
+    ``insist`` in the context of the error that names both."""
+    return f"{argument}=True", f"--{argument.replace('_', '-')}"
+
+
 class InvalidArgumentError(BkError, ValueError):
     """The caller's argument can never work. Raised before any side effect."""
 

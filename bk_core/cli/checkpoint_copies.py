@@ -113,14 +113,15 @@ def _of_folder(directory: Path, told: str) -> Iterator[None]:
         raise
     except OSError as error:
         where = "" if error.filename is None or str(error.filename) == str(directory) else f" ({error.filename})"
-        raise ExportFileError(f"{directory} {told}: {error.strerror or error}{where}") from error
+        raise ExportFileError(f"{directory} {told}: {error.strerror or error}{where}", path=str(directory)) from error
 
 
 def _check_free(directory: Path) -> None:
     if directory.is_symlink() or (directory.exists() and (not directory.is_dir() or any(directory.iterdir()))):
-        raise InvalidArgumentError(f"{directory} is there already and no empty folder; give one that is not there")
+        raise InvalidArgumentError(f"{directory} is there already and no empty folder; give one that is not there", path=str(directory))
     if not directory.parent.is_dir():
-        raise InvalidArgumentError(f"{directory.parent} is no folder, so {directory.name} cannot be made in it")
+        told = f"{directory.parent} is no folder, so {directory.name} cannot be made in it"
+        raise InvalidArgumentError(told, path=str(directory))
 
 
 def export_files(view: FileStoreView, path: str, directory: Path) -> Copied:
@@ -144,9 +145,9 @@ def export_files(view: FileStoreView, path: str, directory: Path) -> Copied:
 def _write_all(view: FileStoreView, base: str, target: Path) -> Copied:
     found = everything(view, base)
     if found[0][1] is not None:
-        raise PathNotDirectoryError(f"{base} of file store {view.name!r} is a file; `bk checkpoint cat` writes one", path=base)
+        raise PathNotDirectoryError(f"{base} of checkpoint {view.name!r} is a file; `bk checkpoint cat` writes one", checkpoint=view.name)
     if len(found) == 1:
-        raise FileStoreError(f"{base} of file store {view.name!r} has nothing in it, so nothing was copied", store=view.name)
+        raise FileStoreError(f"{base} of checkpoint {view.name!r} has nothing in it, so nothing was copied", checkpoint=view.name)
     done = Copied()
     sizes = [status.size for status, content in found if content is not None]
     with _progress("copying", len(sizes), sum(sizes)) as advance:
@@ -165,14 +166,15 @@ def _write_all(view: FileStoreView, base: str, target: Path) -> Copied:
             modified_ns = in_calendar(status.modified_ms) * 1_000_000
             os.utime(path, ns=(modified_ns, modified_ns))
             if size != status.size or _digest(_local_chunks(path)) != (digest.digest(), size):
-                raise _other(str(path), f"{status.path} of file store {view.name!r}")
+                raise _other(view.name, str(path), f"{status.path} of checkpoint {view.name!r}")
             done.files += 1
             done.bytes += size
     return done
 
 
-def _other(copy: str, original: str) -> FileStoreError:
-    return FileStoreError(f"{copy} was read back and is not the same as {original}: nothing was kept of the copy")
+def _other(checkpoint: str, copy: str, original: str) -> FileStoreError:
+    told = f"{copy} was read back and is not the same as {original}: nothing was kept of the copy"
+    return FileStoreError(told, checkpoint=checkpoint)
 
 
 def _digest(chunks: Iterable[bytes]) -> tuple[bytes, int]:
@@ -272,13 +274,14 @@ def scan(root: Path) -> Plan:
             if stat.S_ISDIR(found.st_mode):
                 directories.append(place)
             elif not stat.S_ISREG(found.st_mode):
-                raise InvalidArgumentError(f"{path} is neither a file nor a folder; a checkpoint has nothing else")
+                raise InvalidArgumentError(f"{path} is neither a file nor a folder; a checkpoint has nothing else", path=str(path))
             elif _SIDECAR.fullmatch(name):
                 dropped += 1
             else:
                 files[place] = (found.st_size, found.st_mtime_ns, found.st_ino)
     if "/metadata" not in files and "/offsets" not in directories:
-        raise InvalidArgumentError(f"{root} is no checkpoint of a streaming query: it has neither a file metadata nor a folder offsets")
+        told = f"{root} is no checkpoint of a streaming query: it has neither a file metadata nor a folder offsets"
+        raise InvalidArgumentError(told, path=str(root))
     return Plan(root, tuple(directories), files, dropped, tuple(unfinished))
 
 
@@ -298,7 +301,8 @@ def _is_free_for(client: BookKeeper, name: str, password: bytes, *, replace: boo
     if not replace:
         with FileStoreView.open(client, name, password=password) as view:
             if unfinished_imports(view)[1]:
-                raise PathExistsError(f"there is a checkpoint {name!r} already; --replace puts these files in place of its own", store=name)
+                told = f"there is a checkpoint {name!r} already; --replace puts these files in place of its own"
+                raise PathExistsError(told, checkpoint=name)
     return True
 
 
@@ -329,7 +333,7 @@ def import_files(
         store.close()
         if done is not None:
             return done
-        raise PathExistsError(f"somebody else has made a checkpoint {name!r} meanwhile; it was left as it is", store=name)
+        raise PathExistsError(f"somebody else has made a checkpoint {name!r} meanwhile; it was left as it is", checkpoint=name)
     is_unused = not existed or (not has_more and (bool(left) or is_of_gone_import(client, name)))
     try:
         done = _fill(store, plan)
@@ -341,7 +345,7 @@ def import_files(
             raise
         _give_up(client, store, password, is_unused=is_unused)
         if isinstance(error, OperationTimeoutError):
-            told = f"the import into file store {name!r} timed out before its files took their place, so nothing was changed"
+            told = f"the import into checkpoint {name!r} timed out before its files took their place, so nothing was changed"
             raise error.retold(f"{told}: {error.args[0]}. Import it again when the cluster answers") from error
         if isinstance(error, KeyboardInterrupt):
             click.echo(f"checkpoint {name}: the import was interrupted before its files took their place; nothing was changed", err=True)
@@ -382,7 +386,7 @@ def _close_done(store: FileStore) -> None:
             store.close()  # it goes on, and this waits for it
     except BaseException as error:
         store.abandon()
-        told = f"the import into file store {store.name!r} is done, all its files are in place, and its end was not clean ({error!r})"
+        told = f"the import into checkpoint {store.name!r} is done, all its files are in place, and its end was not clean ({error!r})"
         how = f"readers may see the files from before until `bk checkpoint gc {store.name}`, or until a query opens it"
         raise FileStoreError(f"{told}: {how}", store=store.name) from error
 
@@ -392,7 +396,7 @@ def _fill(store: FileStore, plan: Plan) -> Copied:
     aside = new_import()
     done = _put_all(store, plan, aside)
     if scan(plan.root) != plan:
-        raise FileStoreError(f"{plan.root} was changed while it was copied: its query must not run meanwhile", store=store.name)
+        raise FileStoreError(f"{plan.root} was changed while it was copied: its query must not run meanwhile", checkpoint=store.name)
     try:
         store.replace_all(aside)
         return done  # within the block, so that an interrupt here is looked into, too
@@ -424,7 +428,7 @@ def _was_replaced(store: FileStore, aside: str, error: BaseException) -> bool:
         store.flush()  # from here on the store tells if it was made
         return not store.exists(aside)
     except BaseException as failed:
-        told = f"the import into file store {store.name!r} was ended while it put the new files in place of the old ones ({error!r})"
+        told = f"the import into checkpoint {store.name!r} was ended while it put the new files in place of the old ones ({error!r})"
         known = "nobody knows yet if that happened, and it has all of the old files or all of the new ones"
         how = f"`bk checkpoint ls {store.name}` tells which, and the same import again, or `bk checkpoint gc {store.name}`, finishes it"
         raise FileStoreError(f"{told}: {known}; {how} ({failed!r})", store=store.name) from error
@@ -447,7 +451,7 @@ def _put_all(store: FileStore, plan: Plan, aside: str) -> Copied:
 
             size = store.put(aside + path, chunks()).size
             if _digest(store.chunks(aside + path)) != (digest.digest(), size):
-                raise _other(f"{path} in file store {store.name!r}", f"{plan.root}{path}")
+                raise _other(store.name, f"{path} in checkpoint {store.name!r}", f"{plan.root}{path}")
             done.files += 1
             done.bytes += size
     return done

@@ -72,11 +72,12 @@ def viewed(client: BookKeeper, name: str, password: str) -> Iterator[FileStoreVi
         try:
             yield view
         except NoSuchPathError as error:
-            raise error.retold(_nothing_at(view, str(error.context.get("path", ROOT)))) from error
+            path = str(error.context.get("path", ROOT))
+            raise NoSuchPathError(_nothing_at(view, path), path=path, checkpoint=name) from error
         except PathIsDirectoryError as error:
             path = str(error.context.get("path", ROOT))
             how = f"`bk checkpoint ls {name}{path.rstrip('/')}` lists it"
-            raise error.retold(f"{path} of checkpoint {name!r} is a directory; {how}") from error
+            raise PathIsDirectoryError(f"{path} of checkpoint {name!r} is a directory; {how}", path=path, checkpoint=name) from error
 
 
 def _may_have_more(client: BookKeeper, view: FileStoreView, password: str) -> bool:

@@ -156,13 +156,15 @@ def read_offsets(folder: Folder, number: int) -> tuple[Mapping[str, Any], dict[s
         read = _READERS.get(version)
         if read is None:
             known = " and ".join(_READERS)
-            raise InvalidArgumentError(f"{folder.told(path)} has version {version!r} of Spark's offset log; this program reads {known}")
+            told = f"{folder.told(path)} has version {version!r} of Spark's offset log; this program reads {known}"
+            raise InvalidArgumentError(told, path=folder.told(path), version=version)
         metadata = loads(rest[0]) if rest and rest[0].strip() else {}
         return metadata if isinstance(metadata, dict) else {}, read(rest[1:])
     except (OSError, ValueError) as error:
         if isinstance(error, (InvalidArgumentError, NoSuchPathError)):
             raise
-        raise InvalidArgumentError(f"{folder.told(path)} cannot be read as an offset log of Spark: {error}") from error
+        told = f"{folder.told(path)} cannot be read as an offset log of Spark: {error}"
+        raise InvalidArgumentError(told, path=folder.told(path), why=str(error)) from error
 
 
 def _in_order(lines: list[str]) -> dict[str, Any]:

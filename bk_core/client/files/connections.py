@@ -20,7 +20,7 @@ from bk_core.client.client import BookKeeper, connect
 from bk_core.client.files.store import FileStore
 from bk_core.client.files.upkeep import own_file_store
 from bk_core.client.files.view import FileStoreView
-from bk_core.client.files.words import is_unowned, was_deleted
+from bk_core.client.files.words import insisted_by, is_unowned, was_deleted
 from bk_core.errors import (
     BkError,
     BlockingCallError,
@@ -89,8 +89,7 @@ class Connection:
             raise _of_password(error, wish) from error
         except LogWriterAliveError as error:
             self.client.close()
-            told = error.args[0].replace("even_if_alive=True (--even-if-alive)", "take_over=True")
-            raise error.retold(told) from error.__cause__
+            raise insisted_by(error, "take_over=True") from error.__cause__
         except BaseException:
             self.client.close()
             raise

@@ -400,7 +400,7 @@ class DataLedgers:
 
 
 def _closed() -> ClientClosedError:
-    return ClientClosedError("the file store was closed by this program")
+    return ClientClosedError("the store was closed by this program")
 
 
 def _batches(data: Any, inline_max: int, run_bytes: Callable[[], int], whole_bytes: int) -> Iterator[Any]:

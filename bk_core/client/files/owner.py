@@ -150,7 +150,8 @@ class StoreOwner(StaysHere):
 
     # --- changes, on callers' threads ----------------------------------------------------------------------------------------
 
-    def _change(self, what: str, act: Callable[[Asked], list[FileEffect]], timeout_s: float | None, size: int = 0) -> Any:
+    def _change(self, what: str, act: Callable[[Asked], list[FileEffect]], timeout_s: float | None, size: int = 0, **paths: str) -> Any:
+        """``what`` names the change, and ``paths`` are those that it names: the context of the errors has them."""
         self._home.check("file store")
         must_not_block(what)
         begun = time.monotonic()
@@ -160,7 +161,8 @@ class StoreOwner(StaysHere):
             while not self._admitted(token):
                 if not self._lock.until(partial(self._may_try, token), max(0.0, begun + timeout_s - time.monotonic())):
                     waiting = f"{self._undecided_bytes} bytes of earlier changes stayed unacknowledged"
-                    raise OperationTimeoutError(f"{what}: {waiting}; this change was not made", store=self.name).nothing_done()
+                    told = f"{what}: {waiting}; this change was not made"
+                    raise OperationTimeoutError(told, store=self.name, **paths).nothing_done()
         finally:
             self._own_thread(self._take_in)
         try:
@@ -168,7 +170,9 @@ class StoreOwner(StaysHere):
         except OperationTimeoutError as error:
             if token.future.done():
                 raise
-            raise self._explained(error, begun) from self._writer.problem
+            late = self._explained(error, begun)
+            late.context.update(paths)
+            raise late from self._writer.problem
 
     def _explained(self, error: OperationTimeoutError, begun: float) -> OperationTimeoutError:
         """Return the error with what is known of its reason."""

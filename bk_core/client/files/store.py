@@ -324,7 +324,8 @@ class FileStore(StoreOwner):
                 left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
                 return self._put(path, staged.content, overwrite, parents, left_s)
         if data._store is not self or data._lease is None:
-            raise InvalidArgumentError(f"what is to be put at {path!r} was put or released already, or is of another file store")
+            told = f"what is to be put at {path!r} was put or released already, or is of another file store"
+            raise InvalidArgumentError(told, path=path)
         done = self._put(path, data.content, overwrite, parents, timeout_s)
         data.release()
         return done
@@ -336,7 +337,7 @@ class FileStore(StoreOwner):
         def act(token: Asked) -> list[FileEffect]:
             return machine.put(token, path, content, overwrite, parents, now_ms())
 
-        found: FileStatus = self._change(f"putting file {path!r}", act, timeout_s, len(content.inline))
+        found: FileStatus = self._change(f"putting file {path!r}", act, timeout_s, len(content.inline), path=path)
         return found
 
     @checked(timeout_s=SECONDS)
@@ -346,7 +347,9 @@ class FileStore(StoreOwner):
 
         Raises PathExistsError, and PathNotDirectoryError for a file.
         """
-        found: FileStatus = self._change(f"making directory {path!r}", lambda token: self._machine.mkdirs(token, path, now_ms()), timeout_s)
+        found: FileStatus = self._change(
+            f"making directory {path!r}", lambda token: self._machine.mkdirs(token, path, now_ms()), timeout_s, path=path
+        )
         return found
 
     @checked(timeout_s=SECONDS)
@@ -360,7 +363,11 @@ class FileStore(StoreOwner):
         for kinds that do not fit; InvalidArgumentError for the root, and for a directory that would come to lie in itself.
         """
         found: FileStatus = self._change(
-            f"renaming {src!r} to {dst!r}", lambda token: self._machine.rename(token, src, dst, overwrite, now_ms()), timeout_s
+            f"renaming {src!r} to {dst!r}",
+            lambda token: self._machine.rename(token, src, dst, overwrite, now_ms()),
+            timeout_s,
+            path=src,
+            to=dst,
         )
         return found
 
@@ -373,7 +380,9 @@ class FileStore(StoreOwner):
 
         Raises DirectoryNotEmptyError unless ``recursive``.
         """
-        return bool(self._change(f"deleting {path!r}", lambda token: self._machine.delete(token, path, recursive, now_ms()), timeout_s))
+        return bool(
+            self._change(f"deleting {path!r}", lambda token: self._machine.delete(token, path, recursive, now_ms()), timeout_s, path=path)
+        )
 
     @checked(timeout_s=SECONDS)
     def replace_all(self, src: str, *, timeout_s: float | None = None) -> FileStatus:
@@ -386,7 +395,7 @@ class FileStore(StoreOwner):
         Raises NoSuchPathError; PathNotDirectoryError; InvalidPathError; InvalidArgumentError for the root.
         """
         found: FileStatus = self._change(
-            f"replacing all files by those in {src!r}", lambda token: self._machine.replace_all(token, src, now_ms()), timeout_s
+            f"replacing all files by those in {src!r}", lambda token: self._machine.replace_all(token, src, now_ms()), timeout_s, path=src
         )
         return found
 

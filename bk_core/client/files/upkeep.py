@@ -152,7 +152,8 @@ def _close_gone(client: LogClient, name: str, listed: LedgerList, password: byte
         release_log(client, store_log(name), password=password, ledgers=_live(listed))
     except LogWriterAliveError as error:
         told = f"another owner has opened file store {name!r} a moment ago; it was left alone"
-        raise LogWriterAliveError(f"{told}. Stop that process, or fence it: even_if_alive=True (--even-if-alive)", store=name) from error
+        message = f"{told}. Stop that process, or fence it: even_if_alive=True (--even-if-alive)"
+        raise LogWriterAliveError(message, store=name, insist="even_if_alive") from error
 
 
 def _check_password(client: LogClient, name: str, listed: LedgerList, password: bytes) -> None:
@@ -185,7 +186,7 @@ def _refuse_owned(client: LogClient, name: str, listed: LedgerList, even_if_aliv
         return
     known = "is open" if owner.state == ALIVE else "may be open"
     message = f"file store {name!r} {known} in {owner.told}; stop that process, or fence it: even_if_alive=True (--even-if-alive)"
-    raise LogWriterAliveError(message, store=name)
+    raise LogWriterAliveError(message, store=name, insist="even_if_alive")
 
 
 # --- deleting --------------------------------------------------------------------------------------------------------------

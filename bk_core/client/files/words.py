@@ -5,19 +5,15 @@ Both need the same places and the same errors, and neither may import the other.
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterator
+from typing import Any
 from urllib.parse import unquote
 
-from bk_core.errors import BkError, FileStoreTakenOverError, LogTakenOverError, WrongPasswordError
+from bk_core.errors import BkError, FileStoreTakenOverError, LogTakenOverError, WrongPasswordError, insisting
 from bk_core.protocol.log.names import FILES_PREFIX
 
 STORE_SCHEME = "bk"
 GATEWAY_SCHEME, GATEWAY_TLS_SCHEME, GATEWAY_AUTHORITY = "webhdfs", "swebhdfs", "bookkeeper-checkpoints"  # of the places that Spark is given
-_WORDS = (
-    (re.compile(r"\bfile store(s?)\b"), r"checkpoint\1"),
-    (re.compile(rf"\blog '{re.escape(FILES_PREFIX)}([^']*)'"), r"the log of checkpoint '\1'"),
-)
-_TWO_SPELLINGS = re.compile(r"\b(\w+=True) \((--[a-z-]+)\)")
 
 
 def stored_at(checkpoint: str) -> tuple[str, str] | None:
@@ -39,18 +35,45 @@ def of_checkpoint(error: BkError, name: str, *, password: bytes, password_given_
     """The error of the store ``name``, as one of the checkpoint of that name: of the same class, outcome and cause.
 
     A wrong password is told without the ledger that showed it. ``password_given_by`` says how the caller gives one. Of an argument that
-    has a spelling for Python and one for the command line, the second is told where ``flags`` says so, else the first.
+    has a spelling for Python and one for the command line, the second is told where ``flags`` says so, else the first. What users wrote
+    stays as it is: only this store and its log are named anew, and neither where a text of the error's context names them likewise. An
+    error whose context has a ``checkpoint`` speaks of it already.
     """
     told = str(error.args[0])
+    if "checkpoint" in error.context:
+        return error.retold(told)
     if isinstance(error, WrongPasswordError):
         if password:
             told = f"the password given is not that of checkpoint {name!r}; one that was made without a password is opened without one"
         else:
             told = f"checkpoint {name!r} was made with a password, and none was given: {password_given_by}"
-    for pattern, word in _WORDS:
-        told = pattern.sub(word, told)
-    told = _TWO_SPELLINGS.sub(r"\2" if flags else r"\1", told)
-    return error.retold(told)
+    given = list(_texts(error.context))
+    for known, word in (
+        (f"file store {name!r}", f"checkpoint {name!r}"),
+        (f"file store name {name!r}", f"checkpoint name {name!r}"),
+        (f"log {f'{FILES_PREFIX}{name}'!r}", f"the log of checkpoint {name!r}"),
+    ):
+        if not any(known in text for text in given):
+            told = told.replace(known, word)
+    python, flag = insisting(str(error.context.get("insist", "")))
+    return insisted_by(error.retold(told), flag if flags else python)
+
+
+def _texts(context: dict[str, Any]) -> Iterator[str]:
+    """Those that may be of a user's making, as they are and as messages quote them."""
+    for value in context.values():
+        if isinstance(value, str):
+            yield from (value, repr(value))
+
+
+def insisted_by(error: BkError, argument: str) -> BkError:
+    """The error of a call that is refused unless the caller insists, with the one spelling of the ``argument`` that insists which this
+    caller knows. Any other error is returned as it is."""
+    if "insist" not in error.context:
+        return error
+    python, flag = insisting(error.context["insist"])
+    before, both, after = str(error.args[0]).rpartition(f"{python} ({flag})")  # the last words of the message, behind all that others wrote
+    return error.retold(f"{before}{argument}{after}") if both else error
 
 
 def is_unowned(error: BkError) -> bool:

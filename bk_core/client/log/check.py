@@ -281,7 +281,7 @@ def release_log(
         if writer.state == ALIVE:
             told = f"log {name!r} is being written ({writer.told}; ledger {ledger_id})"
             message = f"{told}; stop that process, or fence it: even_if_alive=True (--even-if-alive)"
-            raise LogWriterAliveError(message, log=name, ledger=ledger_id)
+            raise LogWriterAliveError(message, log=name, ledger=ledger_id, insist="even_if_alive")
     if live:
         check_password(client, name, listed, password)
     for ledger_id in live:

@@ -62,7 +62,7 @@ class BaseReader:
         directory, above = self._directories.get(one.directory, (None, 0))
         node = Node(one.content, one.modified_ms, one.file_id)
         if directory is None or one.file_id >= self._begin.next_id or not self._tree.insert(directory, one.name, node):
-            raise FileStoreFormatError(f"a base has {one.name!r} in directory {one.directory}, where it cannot be")
+            raise FileStoreFormatError(f"a base has {one.name!r} in directory {one.directory}, where it cannot be", part=one.name)
         size = above + 1 + byte_length(one.name)
         self._tree.longest = max(self._tree.longest, size)
         self._tree.latest_ms = max(self._tree.latest_ms, one.modified_ms)

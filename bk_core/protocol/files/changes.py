@@ -76,7 +76,7 @@ def rename(tree: FileTree, src: str, dst: str, overwrite: bool, now_ms: int) -> 
     if node is None:
         raise NoSuchPathError(f"{shown(src)} does not exist, so it cannot be renamed", path=src)
     if is_below(dst, src):
-        raise InvalidArgumentError(f"{shown(src)} cannot be renamed to {shown(dst)}, which lies in it", path=src)
+        raise InvalidArgumentError(f"{shown(src)} cannot be renamed to {shown(dst)}, which lies in it", path=src, to=dst)
     if _missing(tree, parent(dst)):
         raise NoSuchPathError(f"the directory {shown(parent(dst))} does not exist: make it first", path=dst)
     _check_length(tree, src, dst)
@@ -85,8 +85,9 @@ def rename(tree: FileTree, src: str, dst: str, overwrite: bool, now_ms: int) -> 
         raise PathExistsError(f"{shown(dst)} exists already, and overwriting it was not asked for", path=dst)
     if old is not None and (old.children is None) != (node.children is None):  # FS-19
         if old.children is not None:
-            raise PathIsDirectoryError(f"{shown(dst)} is a directory, so the file {shown(src)} cannot take its place", path=dst)
-        raise PathNotDirectoryError(f"{shown(dst)} is a file, so the directory {shown(src)} cannot take its place", path=dst)
+            raise PathIsDirectoryError(f"{shown(dst)} is a directory, so the file {shown(src)} cannot take its place", path=dst, source=src)
+        told = f"{shown(dst)} is a file, so the directory {shown(src)} cannot take its place"
+        raise PathNotDirectoryError(told, path=dst, source=src)
     if old is not None and old.children and src != dst:
         raise DirectoryNotEmptyError(f"the directory {shown(dst)} is not empty, so nothing can take its place", path=dst)
     return Decided(Rename(src, dst, now_ms) if src != dst else None, lambda after: after.status(dst))
@@ -97,7 +98,8 @@ def _check_length(tree: FileTree, src: str, dst: str) -> None:
     might."""
     grown = byte_length(dst) - byte_length(src)
     if grown > 0 and tree.longest + grown > PATH_MAX and tree.longest_below(src) + grown > PATH_MAX:
-        raise InvalidPathError(f"{shown(src)} cannot be renamed to {shown(dst)}: a path below it would have more than {PATH_MAX} bytes")
+        told = f"{shown(src)} cannot be renamed to {shown(dst)}: a path below it would have more than {PATH_MAX} bytes"
+        raise InvalidPathError(told, path=src, to=dst)
 
 
 def delete(tree: FileTree, path: str, recursive: bool, now_ms: int) -> Decided:

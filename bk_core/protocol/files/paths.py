@@ -16,28 +16,28 @@ def normal(path: str) -> str:
     if path == ROOT:
         return path
     if path[:1] != "/":
-        raise InvalidPathError(f"path {shown(path)} is not absolute: begin it with '/'")
+        raise InvalidPathError(f"path {shown(path)} is not absolute: begin it with '/'", path=path)
     kept = path[:-1] if path[-1] == "/" else path
     for part in kept[1:].split("/"):
         if part in ("", ".", "..") or len(part) > PART_MAX or not part.isascii() or "\0" in part:
             _check_part(part, path)
     if len(kept) * 4 > PATH_MAX and byte_length(kept) > PATH_MAX:
-        raise InvalidPathError(f"path {shown(path)} has {byte_length(kept)} bytes in UTF-8; at most {PATH_MAX} are possible")
+        raise InvalidPathError(f"path {shown(path)} has {byte_length(kept)} bytes in UTF-8; at most {PATH_MAX} are possible", path=path)
     return kept
 
 
 def _check_part(part: str, path: str) -> None:
     if part in ("", ".", ".."):
         what = f"the part {part!r}" if part else "an empty part"
-        raise InvalidPathError(f"path {shown(path)} has {what}: give it in normal form, such as '/a/b'")
+        raise InvalidPathError(f"path {shown(path)} has {what}: give it in normal form, such as '/a/b'", path=path)
     if "\0" in part:
-        raise InvalidPathError(f"path {shown(path)} has a NUL character, which no path may have")
+        raise InvalidPathError(f"path {shown(path)} has a NUL character, which no path may have", path=path)
     try:
         size = byte_length(part)
     except UnicodeEncodeError:
-        raise InvalidPathError(f"path {shown(path)} has half of a surrogate pair, which is no character") from None
+        raise InvalidPathError(f"path {shown(path)} has half of a surrogate pair, which is no character", path=path) from None
     if size > PART_MAX:
-        raise InvalidPathError(f"path {shown(path)} has a part of {size} bytes in UTF-8; at most {PART_MAX} are possible")
+        raise InvalidPathError(f"path {shown(path)} has a part of {size} bytes in UTF-8; at most {PART_MAX} are possible", path=path)
 
 
 def byte_length(path: str) -> int:

@@ -190,13 +190,13 @@ def decode(record: bytes) -> Record:
     """Raises FileStoreFormatError for bytes that are damaged, or that a later version wrote (FS-3)."""
     try:
         if len(record) < _BODY:
-            told = f"the entry is no record of a file store ({len(record)} bytes): somebody else wrote to this log"
+            told = f"the entry is no record of a store ({len(record)} bytes): somebody else wrote to this log"
             raise FileStoreFormatError(told)
         version, kind, checksum = _HEADER.unpack_from(record)
         if version != version_of(kind):
             told = f"the entry begins as a record of version {version} and kind {kind} would"
             told = f"{told}, and this program reads version {version_of(kind)}"
-            raise FileStoreFormatError(f"{told}: a later program wrote it, or it is no record of a file store")
+            raise FileStoreFormatError(f"{told}: a later program wrote it, or it is no record of a store")
         reader = _READERS.get(kind)
         if reader is None:
             raise FileStoreFormatError(f"a record of kind {kind}, which this program does not know")

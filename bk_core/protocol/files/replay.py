@@ -40,7 +40,9 @@ class FileReplay:
             self._take(record, position)
         except FileStoreFormatError as error:
             where = f"file store {self.name!r}, segment {position.seq}, entry {position.entry}"
-            raise FileStoreFormatError(f"{where}: {error.args[0]}", store=self.name, position=position) from error
+            raise FileStoreFormatError(
+                f"{where}: {error.args[0]}", **{**error.context, "store": self.name, "position": position}
+            ) from error
 
     def _take(self, record: bytes, position: Position) -> None:
         self.bytes_since_base += len(record)

@@ -11,9 +11,9 @@ import bk_core
 from bk_core.client.files.reading import ContentReader
 from bk_core.client.files.store import FileStore
 from bk_core.client.files.upkeep import own_file_store
-from bk_core.client.files.words import of_checkpoint
+from bk_core.client.files.words import insisted_by, of_checkpoint
 from bk_core.client.log.check import release_log
-from bk_core.errors import BkError
+from bk_core.errors import BkError, FileStoreError, LogWriterAliveError, insisting
 from bk_core.protocol.files.content import Extent
 
 
@@ -58,5 +58,66 @@ def test_the_words_that_are_replaced_are_there(client: bk_core.BookKeeper, which
         told.raises(client)
     assert told.said in str(raised.value)
     for flags, said in ((False, told.python), (True, told.command_line)):
-        text = str(of_checkpoint(raised.value, "q", password=b"", password_given_by="", flags=flags))
+        text = str(of_checkpoint(raised.value, "other" if which == "closed" else "q", password=b"", password_given_by="", flags=flags))
         assert said in text and told.said not in text
+
+
+ODD = "/my file stores/file store 'q'/log 'files.q'/even_if_alive=True (--even-if-alive)"  # the words that are replaced, as a user's own
+
+
+@pytest.mark.parametrize("path", [ODD, f'{ODD} "x" ', f"{ODD}/{'y' * 250}"])
+def test_a_path_of_the_user_stays_as_it_was_given(client: bk_core.BookKeeper, path: str) -> None:
+    """Errors of every call of a store, of the machine below it, and those of too long a wait."""
+    with FileStore.open(client, "paths", take_over=True) as store:
+        store.mkdirs("/full/of")
+        store.put("/a", b"")
+        store.put(f"{ODD} a file", b"", parents=True)
+        late = {"timeout_s": 0.0}
+        calls: dict[str, Callable[[], object]] = {
+            "read": lambda: store.read(path),
+            "list": lambda: store.listing(path),
+            "put": lambda: store.put(path, b"", parents=False),
+            "put below a file": lambda: store.put(f"/a{path}", b"", parents=True),
+            "rename": lambda: store.rename(path, "/b"),
+            "rename into itself": lambda: store.rename("/full", f"/full{path}"),
+            "rename to nowhere": lambda: store.rename("/full", path),
+            "rename a file to a directory": lambda: store.rename(f"{ODD} a file", "/full", overwrite=True),
+            "replace": lambda: store.replace_all(path),
+            "no path": lambda: store.put(f"{path}/../x", b""),
+            "no path either": lambda: store.put(f"{path}//", b""),
+            "late put": lambda: store.put(path, b"", **late),
+            "late folder": lambda: store.mkdirs(path, **late),
+            "late rename": lambda: store.rename("/a", path, **late),
+            "late deletion": lambda: store.delete(path, recursive=True, **late),
+            "late replacement": lambda: store.replace_all(path, **late),
+        }
+        told = 0
+        for call in calls.values():
+            try:
+                call()
+            except BkError as error:
+                told += 1
+                for flags in (False, True):
+                    assert of_checkpoint(error, "q", password=b"", password_given_by="", flags=flags).args == error.args
+        assert told >= 10  # some of the late ones may have been in time
+
+
+def test_a_store_is_named_anew_beside_a_path_that_reads_alike() -> None:
+    error = FileStoreError("'/my file stores/x' does not exist in file store 'c'", path="/my file stores/x", store="c")
+    told = of_checkpoint(error, "c", password=b"", password_given_by="", flags=True)
+    assert told.args[0] == "'/my file stores/x' does not exist in checkpoint 'c'"
+
+
+def test_an_error_that_speaks_of_a_checkpoint_is_left_as_it_is() -> None:
+    error = FileStoreError("/home/file store 'c' was changed", checkpoint="c")
+    assert of_checkpoint(error, "c", password=b"", password_given_by="", flags=True).args == error.args
+
+
+def test_how_to_insist_is_told_in_the_words_of_the_caller(client: bk_core.BookKeeper) -> None:
+    with pytest.raises(LogWriterAliveError, match="fence it: even_if_alive=True") as raised:
+        own_file_store(client, "q")
+    both = "{} ({})".format(*insisting(raised.value.context["insist"]))
+    assert raised.value.args[0].endswith(both)
+    assert insisted_by(raised.value, "take_over=True").args[0] == raised.value.args[0].replace(both, "take_over=True")
+    other = FileStoreError(f"a text of somebody else's that ends with {both}")
+    assert insisted_by(other, "take_over=True") is other

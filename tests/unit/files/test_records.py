@@ -115,7 +115,7 @@ def test_fs_3_other_bytes_are_refused(stored: bytes) -> None:
 
 def test_fs_3_an_entry_that_somebody_else_wrote_is_told_without_words_of_python() -> None:
     """FS-3."""
-    with pytest.raises(FileStoreFormatError, match=r"the entry is no record of a file store \(4 bytes\): somebody else wrote to this log$"):
+    with pytest.raises(FileStoreFormatError, match=r"the entry is no record of a store \(4 bytes\): somebody else wrote to this log$"):
         decode(b"abcd")
 
 

@@ -236,7 +236,7 @@ def test_a_log_that_is_no_store_is_not_opened(client: bk_core.BookKeeper) -> Non
     create_log(client, LOG, LogProperties(entry_format="raw"), file_entries=True)
     with LogWriter.open(client, LOG, file_entries=True) as writer:
         writer.append(b"something else")
-    told = r"file store 'a', segment 0, entry 0: the entry .*no record of a file store.*delete_file_store\(client, 'a'\)"
+    told = r"file store 'a', segment 0, entry 0: the entry .*no record of a store.*delete_file_store\(client, 'a'\)"
     for opening in (FileStore.open, FileStoreView.open):
         with pytest.raises(FileStoreFormatError, match=told):
             opening(client, "a")
