@@ -1,7 +1,8 @@
 """State tables and drawings of the machines, made from their code: ``python -m tests.state_tables`` writes them into the protocol's README.
 
-States and arrows come from each class's ``Transitions``; the inputs from the ``case`` lines of its ``handle``; what happens is the first
-line of the docstring of the method that the case calls.
+States and arrows come from each class's ``Transitions``; the inputs from the ``case`` lines of its ``handle``; what happens are the
+methods of the machine that the case calls, each with the first paragraph of its docstring, or else the statements of the case. A machine
+without ``case`` lines has a method ``_on_...`` for each answer, which is told with the methods that ask for it.
 """
 
 from __future__ import annotations
@@ -84,10 +85,10 @@ def _is_state(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and node.attr == "state" and isinstance(node.value, ast.Name) and node.value.id == "self"
 
 
-def _methods(machine: type) -> dict[str, ast.FunctionDef]:
+def _methods(machine: type, package: str = "bk_core") -> dict[str, ast.FunctionDef]:
     found: dict[str, ast.FunctionDef] = {}
     for base in reversed(machine.__mro__):
-        if base.__module__.startswith("bk_core"):
+        if base.__module__.startswith(package):
             tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
             for node in ast.walk(tree):
                 if isinstance(node, ast.FunctionDef):
@@ -106,7 +107,9 @@ def _inputs(machine: type) -> list[str]:
     for name, method in methods.items() if not rows else ():
         event = method.args.args[1].annotation if name.startswith("_on_") and len(method.args.args) == 2 else None
         if event is not None:
-            rows.append(f"| `{_short(ast.unparse(event))}` | `{name}`{_explained(machine, name)} |")
+            asked = [f"`{asker}`" for asker in _askers(methods, name)]
+            assert asked, f"{machine.__name__} asks for nothing that {name} answers"
+            rows.append(f"| `{_short(ast.unparse(event))}`, asked for by {', '.join(asked)} | `{name}`{_explained(machine, name)} |")
     return ["| input | what happens |", "| --- | --- |", *rows, ""]
 
 
@@ -119,22 +122,38 @@ def _short(text: str) -> str:
 
 
 def _effect(machine: type, body: list[ast.stmt]) -> str:
-    for statement in body:
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _on_self(node.func.value):
-                return f"`{node.func.attr}`{_explained(machine, node.func.attr)}"
-    return f"`{'; '.join(_short(ast.unparse(statement)) for statement in body)}`"
+    called = [name for statement in body for name in _called(statement)]
+    if called:
+        told = [f"`{name}`{_explained(machine, name)}" for name in dict.fromkeys(called)]
+        return "; then ".join([*(one.removesuffix(".") for one in told[:-1]), told[-1]])
+    return "; ".join(f"`{_short(ast.unparse(statement))}`" for statement in body if not _is_empty_return(statement)) or "nothing"
+
+
+def _called(node: ast.AST) -> list[str]:
+    """The methods of the machine itself that are called, in the order of the text: not those of what it holds, nor of the arguments."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == "self":
+        return [node.func.attr]
+    return [name for child in ast.iter_child_nodes(node) for name in _called(child)]
+
+
+def _is_empty_return(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Return) and isinstance(node.value, ast.List) and not node.value.elts
+
+
+def _askers(methods: dict[str, ast.FunctionDef], answered_by: str) -> list[str]:
+    """The methods that ask for what ``answered_by`` takes: it is the last argument of ``_ask``."""
+
+    def asks(node: ast.AST) -> bool:
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "_ask"):
+            return False
+        return ast.unparse(node.args[-1]) == f"self.{answered_by}"
+
+    return [name for name, method in methods.items() if any(asks(node) for node in ast.walk(method))]
 
 
 def _explained(machine: type, name: str) -> str:
     doc = inspect.getdoc(getattr(machine, name, None))
     return f": {_sentence(doc)}" if doc else ""
-
-
-def _on_self(node: ast.expr) -> bool:
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return isinstance(node, ast.Name) and node.id == "self"
 
 
 def _sentence(doc: str) -> str:

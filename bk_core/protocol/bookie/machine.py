@@ -133,7 +133,7 @@ class BookieMachine(BookieReads):
             case ReadLacRequest():
                 return [Reply(tag, self._read_lac(request))]
             case ForceLedgerRequest():
-                return [self._confirmation(tag, ForceLedgerResponse(request.request_id, Status.OK, request.ledger_id))]
+                return self._force(tag, request)
             case BookieInfoRequest():
                 return [Reply(tag, self._info(request))]
             case EntryListRequest():
@@ -223,6 +223,10 @@ class BookieMachine(BookieReads):
             if self._barred_by_fence(record, request):
                 return Status.FENCED
         return Status.BAD_REQUEST if request.entry_id < 0 else None
+
+    def _force(self, tag: Hashable, request: ForceLedgerRequest) -> list[Effect]:
+        """Answer a force of a ledger OK, once all that came before it is durable (B-1)."""
+        return [self._confirmation(tag, ForceLedgerResponse(request.request_id, Status.OK, request.ledger_id))]
 
     def _write_lac(self, tag: Hashable, request: WriteLacRequest, now_ms: int) -> list[Effect]:
         """Handle an explicit LAC (wire-protocol.md 8.8). The LAC inside the packet (wire-protocol.md 7.4) counts; it never lowers a known

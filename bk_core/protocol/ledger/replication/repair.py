@@ -187,11 +187,9 @@ class FragmentRepair:
             case AddReply():
                 return self._added(event, now_ns)
             case BookieLost(bookie, status):
-                lost = [copy for copy in self._copies.values() if copy.bookie == bookie and copy.sent]
-                return self._not_added(lost, status) + self._go_on(now_ns)
+                return self._lost(bookie, status, now_ns)
             case BytesDrained(bookie, at_ns):
-                self._moved[bookie] = max(at_ns, self._moved.get(bookie, at_ns))
-                return []
+                return self._drained(bookie, at_ns)
             case TimerFired("tick"):
                 return self._tick(now_ns)
             case TimerFired("again"):
@@ -402,6 +400,16 @@ class FragmentRepair:
             elif copy.sent:
                 failed.append(copy)
         return self._not_added(failed, event.status) + self._go_on(now_ns)
+
+    def _lost(self, bookie: BookieId, status: Status, now_ns: int) -> list[Effect]:
+        """Take each copy that the bookie has not answered as one that it did not take."""
+        lost = [copy for copy in self._copies.values() if copy.bookie == bookie and copy.sent]
+        return self._not_added(lost, status) + self._go_on(now_ns)
+
+    def _drained(self, bookie: BookieId, at_ns: int) -> list[Effect]:
+        """Note that bytes go out to the bookie, so that its copies are not taken for late."""
+        self._moved[bookie] = max(at_ns, self._moved.get(bookie, at_ns))
+        return []
 
     def _not_added(self, copies: list[_Copy], status: Status) -> list[Effect]:
         """Send again with back-off a few times; then this bookie cannot take the fragment and the metadata stays (scenario 53)."""
