@@ -108,6 +108,7 @@ class Session:
     """Reactor thread and metadata threads of one client. ``close`` ends both."""
 
     link_type: type[BookieLink] = BookieLink
+    _preparing: WorkerPool | None = None  # threads that read files and secrets for connections, where there are any
     tracers: tuple[Tracer, ...] = ()  # of ``BookKeeper.trace``; almost always none
     _shut = False  # True once links are closed; later ones are closed at once
 
@@ -139,7 +140,8 @@ class Session:
         self._shortages = Shortages()
         self._refusals = Refusals()
         # threads of their own: secrets and files may take long, and so may a metadata store that does not answer
-        self._preparing = None if config.security is None else WorkerPool("bookkeeper-security", SECURITY_THREADS)
+        if config.security is not None:
+            self._preparing = WorkerPool("bookkeeper-security", SECURITY_THREADS)
         self.placement = self._new_placement(self._racks)
         self._on_bookies: dict[Informed, None] = {}
         self.adds = AddWindow(config.limits.unretired_entries_max, self.counts.add_wait_seconds)

@@ -15,6 +15,7 @@ from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import LedgerMetadata
 from bk_core.protocol.ledger.placement import Quarantine
 from bk_core.protocol.ledger.read.replica_order import ReadHistory
+from bk_core.protocol.session.refusals import Refusals
 from bk_core.protocol.session.shortage import Shortages
 from bk_core.protocol.wire.messages import Status
 from tests.simulation.links import Network, SimLink, SimNames, SimReactor
@@ -64,6 +65,7 @@ class SimSession(Session):
         self._suspects = Suspects(self, quarantine_ns, self.config.limits.read_timeout_ns)
         self._resolver = Resolver(self.reactor, self.store, self.metadata_call)
         self._names = SimNames(network)
+        self._refusals = Refusals()
         self._shortages = Shortages()
         self.rng = network.world.rng
         self.placement = self._new_placement(None)

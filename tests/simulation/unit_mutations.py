@@ -507,6 +507,20 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "tests/unit/link/test_health.py::test_other_connections_are_in_doubt",
     ),
     UnitMutation(
+        "LINK-10",
+        "bk_core.protocol.link.entrance",
+        "return [self._say(StartTlsRequest(self._next()))] if self._tls else self._authenticate()",
+        "return self._authenticate()",
+        "tests/unit/link/test_entrance.py::test_tls_alone_is_three_steps_and_a_look",
+    ),
+    UnitMutation(
+        "LINK-10 (refused)",
+        "bk_core.protocol.link.entrance",
+        "if response.status is not S.UNAUTHORIZED:",
+        "if True:",
+        "tests/unit/link/test_entrance.py::test_a_bookie_that_says_nothing_of_a_wrong_secret_is_found_out_at_once",
+    ),
+    UnitMutation(
         "LINK-7 (drop)",
         "bk_core.net.link",
         "if outcome[0] is not Status.OK and may_repeat and self._is_again(one, status):",
