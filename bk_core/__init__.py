@@ -78,15 +78,19 @@ if TYPE_CHECKING:
     from bk_core.protocol.ledger.read.options import ReadOptions as ReadOptions
     from bk_core.protocol.ledger.run import EntryRun as EntryRun
     from bk_core.protocol.limits import Limits as Limits
+    from bk_core.protocol.link.auth_exchange import AuthExchange as AuthExchange
     from bk_core.protocol.log.position import Position as Position
     from bk_core.protocol.log.segments import LogProperties as LogProperties
     from bk_core.protocol.log.segments import Segment as Segment
     from bk_core.secrets import SecretFile as SecretFile
     from bk_core.secrets import SecretVariable as SecretVariable
+    from bk_core.security import BookieAuth as BookieAuth
+    from bk_core.security import BookieSasl as BookieSasl
     from bk_core.security import BookieTls as BookieTls
     from bk_core.security import Security as Security
 
 _HOMES = {
+    "AuthExchange": "bk_core.protocol.link.auth_exchange",
     "BatchTrace": "bk_core.client.log.tracing",
     "BkError": "bk_core.errors",
     "BookKeeper": "bk_core.client",
@@ -120,6 +124,8 @@ _HOMES = {
     "LogReader": "bk_core.client.log.reader",
     "LogSpan": "bk_core.client.log.parts",
     "LogWriter": "bk_core.client.log.writer",
+    "BookieAuth": "bk_core.security",
+    "BookieSasl": "bk_core.security",
     "BookieTls": "bk_core.security",
     "MetadataTls": "bk_core.metadata.access",
     "Security": "bk_core.security",

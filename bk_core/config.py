@@ -112,7 +112,7 @@ class ClientConfig:
     """The certificates of TLS to the metadata store, for a URI with ``zk+tls://`` or ``etcd+tls://``; None then trusts the authorities of
     the system."""
     security: Security | None = None
-    """The TLS of the connections to bookies; None is without."""
+    """The TLS and the authentication of the connections to bookies; None is without both."""
 
     def __post_init__(self) -> None:
         check_fields(self, _CHECKS)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import Protocol, get_args, runtime_checkable
 
 from bk_core.arguments import Check, check_fields, one_of
 from bk_core.errors import InvalidArgumentError
-from bk_core.secrets import Secret, check_secret
+from bk_core.protocol.link.auth_exchange import AuthExchange
+from bk_core.sasl import DigestMd5
+from bk_core.secrets import Secret, check_secret, text_of
 from bk_core.tls_files import MinimumTls, context_of
 
 _SECRET = Check("a secret", lambda value: True)  # ``check_secret`` says more
 _PATH = Check("a path as text", lambda value: isinstance(value, str))
+_AUTH = Check("BookieSasl(...), or an object that makes exchanges", lambda value: callable(getattr(value, "exchange", None)), optional=True)
 _TEXT = Check("text", lambda value: isinstance(value, str))
 
 
@@ -62,6 +65,41 @@ class BookieTls:
         )
 
 
+@runtime_checkable
+class BookieAuth(Protocol):
+    """A way to authenticate at bookies, of this project or of a program: it makes the exchange for each connection."""
+
+    def exchange(self, host: str) -> AuthExchange:
+        """Return a new exchange with the bookie at ``host``. It is called at each connection, on a thread of its own, and may read files
+        and secrets; what it raises fails the attempt. It is called once with an empty host when a client connects, to find out what is
+        wrong before anything is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class BookieSasl:
+    """A user at bookies, by SASL DIGEST-MD5, which needs the package pure-sasl. The bookie proves that it knows the password, too.
+
+    >>> auth = bk_core.BookieSasl("bookkeeper-flights", bk_core.SecretFile("/run/secrets/bookies"))
+    >>> client = bk_core.connect(uri, security=bk_core.Security(tls=bk_core.BookieTls(ca="/etc/bk/ca.pem"), auth=auth))
+    """
+
+    user: str
+    """The name of the user. Apache's bookies by default take those with "bookkeeper" in it (``saslJaasClientAllowedIds``)."""
+    password: Secret = field(repr=False)
+    """The password of the user, or a function that returns it. It is asked for at each new connection."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, {"user": _TEXT, "password": _SECRET})
+        check_secret("password", self.password)
+        if not self.user or not (callable(self.password) or self.password):
+            raise InvalidArgumentError("BookieSasl needs user and password")
+
+    def exchange(self, host: str) -> AuthExchange:
+        """Return a new exchange, whatever the ``host``. Raises MissingPackageError without pure-sasl, and whatever a function for the
+        password raises."""
+        return DigestMd5(self.user, text_of("the password of BookieSasl", self.password))
+
+
 @dataclass(frozen=True, slots=True)
 class Security:
     """The security of the connections to all bookies of a cluster: a bookie that does not offer it is an error, never spoken to without.
@@ -71,14 +109,19 @@ class Security:
 
     tls: BookieTls | None = None
     """The certificates of TLS; None is without TLS."""
+    auth: BookieAuth | None = None
+    """The way to authenticate: ``BookieSasl``, or an object of a program that makes exchanges (``BookieAuth``); None is by nothing but the
+    certificate of ``tls``."""
 
     def __post_init__(self) -> None:
-        check_fields(self, {"tls": one_of(BookieTls, "BookieTls(...)")})
-        if self.tls is None:
-            raise InvalidArgumentError("Security() says nothing: give it tls, or leave it out")
+        check_fields(self, {"tls": one_of(BookieTls, "BookieTls(...)"), "auth": _AUTH})
+        if self.tls is None and self.auth is None:
+            raise InvalidArgumentError("Security() says nothing: give it tls or auth, or leave it out")
 
     def check(self) -> None:
         """Read the files and secrets once. Raises InvalidArgumentError that names what cannot be used, and whatever a function for a secret
         raises."""
         if self.tls is not None:
             self.tls.context()
+        if self.auth is not None:
+            self.auth.exchange("")

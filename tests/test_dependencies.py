@@ -49,8 +49,8 @@ OPTIONAL = {
     "bk_core/client/files/fs.py": FSSPEC,
     "bk_core/metrics/prometheus.py": PROMETHEUS,
     "bk_core/metrics/opentelemetry.py": OPENTELEMETRY,
-    "bk_core/metadata/zookeeper/sasl.py": declared(EXTRAS["sasl"]),
     "bk_core/metadata/etcd/connection.py": declared(EXTRAS["etcd"]),
+    "bk_core/sasl.py": declared(EXTRAS["sasl"]),
 }
 """The one module that imports what an extra has."""
 NOTEBOOK = declared([r for r in EXTRAS["notebook"] if r != "bk-spark[arrow]"])

@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bk_core.errors import BkError, BookieHostNameError, BookieSecurityError, BookieTlsError, RemoteProtocolError
+from bk_core.errors import BkError, BookieAuthError, BookieHostNameError, BookieSecurityError, BookieTlsError, RemoteProtocolError
 from bk_core.net.tls_socket import TlsSocket
 from bk_core.protocol.link.auth_exchange import AuthExchange
 from bk_core.protocol.link.entrance import FRAME_BYTES_MAX, Admitted, BeginTls, Entrance, Say, Step
@@ -34,10 +34,21 @@ Prepare = Callable[[str, str, Callable[[Prepared | None, BookieSecurityError | N
 def prepare(security: Security, bookie: str, host: str) -> Prepared:
     """Read files and secrets for one connection, which may take its time. Raises BookieSecurityError."""
     try:
-        return Prepared(bookie, host, None if security.tls is None else security.tls.context(), None)
-    except Exception as error:  # a function's own words may hold the secret
-        told = str(error.args[0]) if isinstance(error, BkError) else f"the function of the key's password failed ({type(error).__name__})"
+        context = None if security.tls is None else security.tls.context()
+    except Exception as error:
+        told = _told(error, "the function of the key's password")
         raise BookieTlsError(f"no TLS to bookie {bookie}: {told}", bookie=bookie) from None
+    try:
+        exchange = None if security.auth is None else security.auth.exchange(host)
+    except Exception as error:
+        told = _told(error, "the function of the password, or what makes the exchange,")
+        raise BookieAuthError(f"no authentication at bookie {bookie}: {told}", bookie=bookie) from None
+    return Prepared(bookie, host, context, exchange)
+
+
+def _told(error: Exception, what: str) -> str:
+    """Return a text of an error; of a program's own only the class, because its words may hold the secret."""
+    return str(error.args[0]) if isinstance(error, BkError) and error.args else f"{what} failed ({type(error).__name__})"
 
 
 class Entering:

@@ -39,9 +39,9 @@ from bk_core.metadata.tree.connected import KNOWN_ADDRESS_S, STOP_S
 from bk_core.metadata.zookeeper.logging import quiet_logger
 from bk_core.metadata.zookeeper.polling import ready
 from bk_core.metadata.zookeeper.probe import look
-from bk_core.metadata.zookeeper.sasl import check_sasl
 from bk_core.protocol.session.outage import Connection, Welcome
 from bk_core.protocol.session.reach import Found, Reach, is_at_odds, is_hopeless, told
+from bk_core.sasl import check_sasl
 from bk_core.secrets import revealed, text_of
 from bk_core.threads import Home, Monitor, SafeFuture, mark_own, wait_done
 
@@ -313,7 +313,7 @@ class Link:
         auth = self._auth
         if auth is None or auth.scheme != "sasl":
             return None
-        check_sasl()
+        check_sasl("ZooKeeper")
         password = text_of("the password of ZooKeeper", auth.password)
         self._shown = password.encode()
         return {"mechanism": "DIGEST-MD5", "username": auth.user, "password": password}

@@ -20,7 +20,7 @@ OF_BOTH = {
     *("BkError", "ClientConfig", "DigestType", "EntryRun", "LedgerMetadata", "LedgerState", "LogProperties", "Position", "__version__"),
     *("BatchTrace", "BookieView", "DecommissionReport", "Diagnosis", "EntryTrace", "Fragment", "GcReport", "LedgerReport", "Limits"),
     *("LogCheck", "LogEntries", "LogInfo", "LogSpan", "ReadOptions", "RepairReport", "ReplicaDiff", "Segment", "WrittenRows", "Xray"),
-    *("BookieTls", "MetadataTls", "SecretFile", "SecretVariable", "Security", "ZooKeeperAuth"),
+    *("AuthExchange", "BookieAuth", "BookieSasl", "BookieTls", "MetadataTls", "SecretFile", "SecretVariable", "Security", "ZooKeeperAuth"),
     *("aio", "errors", "kernels"),
 }
 """Values, settings and modules, which both clients use."""

@@ -59,6 +59,7 @@ WRONG: dict[str, list[Any]] = {
     "ZooKeeperAuth": ["sasl", {}, ("user", "password")],
     "MetadataTls": ["ca.pem", {}, True],
     "BookieTls": ["ca.pem", {}, True],
+    "BookieSasl": ["ann", {}, True],
     "Security": ["ca.pem", {}, True],
     "LogProperties": ["raw", {}, 8],
     "Content": ["raw", {}, 8, b"x"],

@@ -1,0 +1,59 @@
+"""SASL DIGEST-MD5 by way of pure-sasl, which not everybody needs: kazoo speaks it to ZooKeeper, and this class to bookies."""
+
+from __future__ import annotations
+
+import sys
+
+from bk_core.errors import InvalidArgumentError, MissingPackageError
+
+PLUGIN = "sasl"
+"""The name of Apache's authentication provider of bookies."""
+SERVICE = "bookkeeper"
+"""Both parts of the address that a response is for (wire-protocol.md 10.3)."""
+
+
+def check_sasl(whom: str) -> None:
+    """Raise MissingPackageError without pure-sasl. ``whom`` is spoken to by it, for the message."""
+    try:
+        import puresasl  # noqa: F401 - kazoo imports it
+    except ImportError:
+        text = f"SASL to {whom} needs pure-sasl, there is none ({sys.executable}): pip install 'bk-spark[sasl]', or pip install pure-sasl"
+        raise MissingPackageError(text, package="pure-sasl") from None
+
+
+class DigestMd5:
+    """One exchange with one bookie; an ``AuthExchange``. Raises MissingPackageError without pure-sasl, InvalidArgumentError for a user or
+    password with characters that Java's side would take for others."""
+
+    plugin = PLUGIN
+
+    def __init__(self, user: str, password: str) -> None:
+        check_sasl("bookies")
+        from puresasl import QOP
+        from puresasl.client import SASLClient
+
+        self._user = user
+        try:
+            name, secret = user.encode("latin-1"), password.encode("latin-1")  # RFC 2831: so it is read without a word about it
+        except UnicodeEncodeError:
+            raise InvalidArgumentError("user and password of BookieSasl can only have characters of ISO-8859-1") from None
+        self._client = SASLClient(SERVICE, SERVICE, mechanism="DIGEST-MD5", username=name, password=secret, qops=(QOP.AUTH,))
+
+    def __str__(self) -> str:
+        return f"SASL user {self._user!r}"
+
+    __repr__ = __str__
+
+    @property
+    def done(self) -> bool:
+        """True once the bookie has proved that it knows the password, too."""
+        return bool(self._client.complete)
+
+    def first(self) -> bytes:
+        """Return the empty token: the bookie begins."""
+        return b""
+
+    def answer(self, token: bytes) -> bytes | None:
+        """Return the response to the challenge; None once the bookie's own proof is right. Raises what pure-sasl raises if it is not."""
+        answer: bytes | None = self._client.process(token)
+        return answer
