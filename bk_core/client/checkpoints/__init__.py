@@ -1,1 +1,1 @@
-"""What the checkpoint of a Spark query says of its batches and of how far it has read."""
+"""Reads the checkpoint of a Spark query: its batches, and how far the query has read."""
