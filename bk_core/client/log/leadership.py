@@ -20,7 +20,7 @@ from bk_core.client.log.append_window import AppendWindow
 from bk_core.client.log.driver import LeaderWorks, Work, append_outcome
 from bk_core.client.log.list_store import LogClient, log_path
 from bk_core.client.log.losses import Losses
-from bk_core.client.log.parts import Append, Call, Filling, Lane, LogSpan, RollLimits, again
+from bk_core.client.log.parts import Append, Call, Filling, Lane, LogSpan, RollLimits, again, refused
 from bk_core.client.log.untold_ends import UntoldEnds
 from bk_core.client.payloads import PayloadCheck, Payloads, limits_of, payload_bytes_max
 from bk_core.errors import BkError, ClientClosedError
@@ -145,9 +145,10 @@ class Leadership(StaysHere):
         self._own_thread(partial(self._step, act))
 
     def _check(self) -> None:
-        if self._machine.error is not None:
-            self._losses.told(self._machine.error)
-            raise again(self._machine.error, "nothing was written")
+        error = self._machine.error
+        if error is not None:
+            self._losses.told(error)
+            raise refused(error)
         if self._closing is not None:
             raise ClientClosedError(f"the writer of log {self.name!r} was closed by this program", log=self.name)
 

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from bk_core.arguments import POSITIVE, POSITIVE_SECONDS
 from bk_core.client.ledger.add_window import Batch
 from bk_core.client.payloads import Buffer, PayloadCheck, Payloads
-from bk_core.errors import BkError, InvalidArgumentError
+from bk_core.errors import BkError, ClientClosedError, InvalidArgumentError, LogTakenOverError
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.record_batches import rows_of
 from bk_core.threads import Monitor, SafeFuture
@@ -178,3 +178,12 @@ def again(error: Exception, what: str = "") -> Exception:
     if not isinstance(error, BkError):
         return error
     return error.retold(f"{error.args[0]}; {what}" if what else error.args[0], of_same_call=not what)
+
+
+def refused(error: Exception) -> Exception:
+    """Return the error of a call on a writer that ``error`` has ended. Nothing of the call was written."""
+    what = "nothing was written"
+    if not isinstance(error, (LogTakenOverError, ClientClosedError)):  # these two say by themselves what became of the writer
+        what += ". That failure has ended this writer for good: close it, and open another one"
+    told = again(error, what)
+    return told.nothing_done() if isinstance(told, BkError) else told

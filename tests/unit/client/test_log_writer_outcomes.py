@@ -284,6 +284,32 @@ def test_a_roll_without_bookies_changes_nothing(client: bk_core.BookKeeper, monk
         assert writer.append(b"three") == Position(1, 0)
 
 
+def test_a_writer_without_bookies_for_too_long_ends_and_says_so_on_every_call(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bookies are back when it is called again: an ended writer says that it does not go on, and another one does."""
+
+    def dead(*_run: Any) -> Any:
+        raise NotEnoughBookiesError("dead")
+
+    def too_few(**_settings: Any) -> Any:
+        raise NotEnoughBookiesError("only 2 bookies")
+
+    with bk_core.connect(uri, limits=LIMITS, operation_timeout_s=0.5) as bk:
+        create_log(bk, "a", RAW)
+        writer = LogWriter.open(bk, "a")
+        with monkeypatch.context() as patch:
+            patch.setattr(writer._works.handles[writer.ledger_id], "append_run_future", dead)
+            patch.setattr(bk, "create_ledger", too_few)
+            with pytest.raises(NotEnoughBookiesError, match="only 2 bookies"):
+                writer.append_future(b"one").result(30)
+        with pytest.raises(NotEnoughBookiesError, match="only 2 bookies.*; nothing was written. .* ended this writer for good") as caught:
+            writer.append(b"two")
+        assert not caught.value.outcome_unknown
+        writer.close()  # the failure has been told
+        with LogWriter.open(bk, "a") as another:
+            another.append(b"three")
+        assert contents(bk) == [b"three"]
+
+
 def test_a_run_that_a_ledger_did_not_take_leaves_its_ids_to_nobody(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """LOG-8: what follows a refused run must not be taken for it; all goes into the next ledger, in order."""
     with LogWriter.open(client, "a") as writer:
