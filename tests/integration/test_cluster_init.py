@@ -15,8 +15,8 @@ from bk_core import cli
 from bk_core.bookie.apache import ApacheBookie, java_command, resolve
 from bk_core.bookie.children import free_port
 from bk_core.bookie.local_cluster import EmbeddedBookieProcess
-from bk_core.bookie.zookeeper_process import ZooKeeperProcess, ZooKeeperProcessError, find_java
-from bk_core.errors import BookieUnavailableError, NotEnoughBookiesError
+from bk_core.bookie.zookeeper_process import ZooKeeperProcess, find_java
+from bk_core.errors import BookieUnavailableError, NotEnoughBookiesError, ZooKeeperProcessError
 from bk_core.metadata import open_store
 from tests.integration.patience import PATIENT
 from tests.quick_java import BOOKIES, OPTIONS

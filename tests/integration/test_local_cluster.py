@@ -17,9 +17,9 @@ import pytest
 from bk_core.bookie.apache import find_java, resolve
 from bk_core.bookie.children import Child, accepts_connections, free_port
 from bk_core.bookie.local_cluster import local_cluster
-from bk_core.bookie.zookeeper_process import ZooKeeperProcess, ZooKeeperProcessError
+from bk_core.bookie.zookeeper_process import ZooKeeperProcess
 from bk_core.cli.local import started_at_usual
-from bk_core.errors import BookieUnavailableError, InvalidArgumentError
+from bk_core.errors import BookieUnavailableError, InvalidArgumentError, ZooKeeperProcessError
 
 if TYPE_CHECKING:
     from conftest import JavaClient

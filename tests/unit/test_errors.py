@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from bk_core import errors
 from bk_core.client.files import opening
 from bk_core.client.files.words import of_checkpoint
 from bk_core.client.log import parts
@@ -22,6 +24,29 @@ def classes(root: type[BkError] = BkError) -> set[type[BkError]]:
     """Those of the product: tests have errors of their own, made in other ways."""
     found = {root, *(below for one in root.__subclasses__() for below in classes(one))}
     return {one for one in found if one.__module__.startswith("bk_")}
+
+
+def drawn() -> dict[str, str]:
+    """By class in the tree of the module's docstring: the one above it."""
+    assert errors.__doc__ is not None
+    found: dict[str, str] = {}
+    path: list[str] = []
+    for line in errors.__doc__.split("\n\n")[1].splitlines():
+        depth = (re.match(r"[ │├└─]*", line).end() - 4) // 4  # type: ignore[union-attr]
+        names = re.split(r" {2,}", line.strip(" │├└─"))[0]  # what is said of a class stands behind several spaces
+        for token in re.findall(r"\w+|[()]", names):
+            if token in "()":  # a class behind which others stand in brackets is above these
+                depth += 1 if token == "(" else -1
+                continue
+            assert token not in found, f"{token} is drawn twice"
+            path = [*path[:depth], token]
+            found[token] = path[depth - 1] if depth else ""
+    return found
+
+
+def test_all_errors_stand_in_one_file_under_a_tree_of_them() -> None:
+    assert not [one for one in classes() if one.__module__ != errors.__name__]
+    assert drawn() == {one.__name__: "" if one is BkError else one.__bases__[0].__name__ for one in classes()}
 
 
 def test_an_error_of_any_class_is_retold_with_all_that_it_carries() -> None:

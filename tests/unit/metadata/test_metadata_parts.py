@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bk_core.bookie.zookeeper_process import ZooKeeperProcess, ZooKeeperProcessError, find_java
-from bk_core.errors import BookieUnavailableError, InvalidArgumentError, MetadataFormatError
+from bk_core.bookie.zookeeper_process import ZooKeeperProcess, find_java
+from bk_core.errors import BookieUnavailableError, InvalidArgumentError, MetadataFormatError, ZooKeeperProcessError
 from bk_core.metadata import open_store, paths
 from bk_core.metadata.cookies import Cookie, decode_cookie, encode_cookie
 from bk_core.metadata.service_info import Endpoint, ServiceInfo, address_of, bookie_service_info, decode_service_info, encode_service_info
