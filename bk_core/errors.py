@@ -444,7 +444,7 @@ class LedgerExistsError(LedgerError):
 
 
 class LedgerFencedError(LedgerError):
-    """A recovery, of this program or of another, fenced the ledger; what was pending may or may not be part of it (WR-11)."""
+    """A recovery, of this program or of another, fenced the ledger; what was pending may or may not be part of it (WR-11, WR-13)."""
 
     code = "BK-FENCED"
     advice = "Stop writing here: another process has taken over. Read the ledger to see what of the pending entries is there."
@@ -485,10 +485,11 @@ class DuplicateEntryIdError(LedgerError):
 
 
 class WriteFailedError(LedgerError):
-    """The writing of a ledger reached a bound that the caller set (EC-5, WR-17)."""
+    """The writing of a ledger has ended: its ensemble was changed as often as the caller allows (EC-5), or a bookie failed under deferred
+    sync, where none is replaced (WR-17)."""
 
     code = "BK-WRITE"
-    advice = "Go on in a new ledger; the message names the bound that was reached."
+    advice = "Go on in a new ledger; the message says what ended this one."
     outcome_unknown = True
 
 
@@ -539,7 +540,7 @@ class ReadError(LedgerError):
 
 
 class ReadTimeoutError(ReadError, OperationTimeoutError):
-    """Too few bookies answered in time (OP-3)."""
+    """Too few bookies answered in time (RD-6, LC-1)."""
 
     code = "BK-READ-TIMEOUT"
     advice = "Bring back the bookies that the message names, or repeat when they are less busy."
@@ -735,7 +736,7 @@ class LogExistsError(LogError):
 
 
 class LogTakenOverError(LogError):
-    """Another writer took the log over; this one must stop (LOG-8)."""
+    """Another writer took the log over; this one must stop (LOG-20)."""
 
     code = "BK-LOG-TAKEN-OVER"
     advice = "Stop writing here: another writer has the log. Read the log to see what of the pending entries is there."

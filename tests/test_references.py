@@ -1,9 +1,9 @@
 """Every document, section, item, rule, decision and scenario that code, tests or pages name is there to be looked up.
 
 A citation is a document's name with sections (``metadata.md 4.3, 5.1``), an id (``EC-9``, ``D6``, ``R12``), or a numbered scenario,
-question or row. Ids are defined by the first column of a table in a page, or in the docstring of the simulator's invariants. A section's
-number without a document counts as lost, unless the same paragraph or docstring has named the document before it. In a page with numbered
-sections it is the page's own.
+question, row, or step of a rule (``LOG-1 (2)``). Ids are defined by the first column of a table in a page, or in the docstring of the
+simulator's invariants. A section's number without a document counts as lost, unless the same paragraph or docstring has named the document
+before it. In a page with numbered sections it is the page's own.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ BETWEEN = re.compile(r"(?: \([^()]*\))?(?:, and |, | and | or | to | ?- ?|\.\.)(
 SECTION_FIRST = re.compile(rf"\bsections? ({NUMBER}) of (?:\[?`?(?:[\w.-]+/)*)([\w-]+\.md)\b")
 ID = re.compile(r"(?<![\w-])([A-Z]{1,5}-[A-Z]?)(\d+[a-z]?)(?![\w])")
 SHORT_ID = re.compile(r"(?<![\w.-])([DR]\d{1,2})(?![\w.-])")
+STEP = re.compile(r"(?<![\w-])([A-Z]{1,5}-[A-Z]?\d+[a-z]?) \((\d{1,2})\)")  # LOG-1 (2)
 COUNTED = re.compile(r"\b(?P<what>[Ss]cenarios?|[Oo]pen questions?) (?P<numbers>\d+(?:(?:, | and | to |-)\d+(?!\.?\d))*)")
 ROW = re.compile(r"\b(?P<rule>EC-9|RC-18) row (?P<row>\d+)")
 COUNTED_IN = {"scenario": "13.3", "open question": "16", "EC-9": "4", "RC-18": "7.5"}
@@ -59,6 +60,7 @@ PYTHON_PROSE = re.compile(r'"""(.*?)"""|(?:^[ \t]*#[^\n]*\n)+|#[^\n]*', re.S | r
 C_PROSE = re.compile(r"/\*(.*?)\*/|//[^\n]*", re.S)
 HEADING = re.compile(rf"^#{{1,6}} (?:({NUMBER})\.? )?(.*)$", re.M)
 DEFINED = re.compile(r"^\| \*{0,2}`?((?:[A-Z]{1,5}-[A-Z]?\d+[a-z]?)|[DR]\d{1,2})`?\*{0,2} \|", re.M)
+ROW_OF_RULE = re.compile(r"^\| ([A-Z]{1,5}-[A-Z]?\d+[a-z]?) \| (.*) \|$", re.M)
 COUNT = re.compile(r"^(?:\| (\d+) \||(\d+)\. )", re.M)
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
 
@@ -114,6 +116,12 @@ class Tree:
     def ids(self) -> set[str]:
         sources = [*(page.text for page in self.pages.values()), *(self.texts[path] for path in self.texts if path.match(INVARIANTS))]
         return {found for text in sources for found in DEFINED.findall(text)}
+
+    @cached_property
+    def steps(self) -> dict[str, set[int]]:
+        """By rule: the numbers in brackets of its line."""
+        rows = [row for page in self.pages.values() for row in ROW_OF_RULE.findall(page.text)]
+        return {name: {int(number) for number in re.findall(r"\((\d{1,2})\)", told)} for name, told in rows}
 
     @cached_property
     def families(self) -> set[str]:
@@ -209,6 +217,9 @@ def lost_in(tree: Tree, path: Path, text: str) -> Iterator[str]:
     for match in SHORT_ID.finditer(text):
         if match[0] not in tree.ids:
             yield f"there is no {match[0]}"
+    for rule, step in STEP.findall(text):
+        if rule in tree.ids and int(step) not in tree.steps.get(rule, set()):
+            yield f"{rule} has no step {step}"
     for match in DOCUMENT.finditer(text):
         cited = match["path"].replace("../", "").removeprefix("./")
         if not any(f"/{page}".endswith(f"/{cited}") for page in (*tree.pages, *GENERATED)):
@@ -289,7 +300,7 @@ PAGE = """# The protocol
 
 | id | rule |
 | --- | --- |
-| EC-9 | outcomes |
+| EC-9 | outcomes: (1) look, (2) decide |
 | D6 | frozen |
 
 ### 4.2 Windows
@@ -317,8 +328,8 @@ VERSION = "4.7"  # replication-protocol.md 14 item 3, and docs/replication-proto
 
 
 def change(share: float = 4.2) -> None:
-    """EC-9: scenarios 1 and 2, open question 1. Not cited: 4.2 MB, bookies of 4.18 (4.18), UTF-8, half (0.5), RFC 6749 section 6, release
-    13.3."""
+    """EC-9 (1), EC-9 (2): scenarios 1 and 2, open question 1. Not cited: 4.2 MB, bookies of 4.18 (4.18), UTF-8, half (0.5), RFC
+    6749 section 6, release 13.3."""
     print(round(share, (4)), (13.3), "scenario")
 '''
 
@@ -358,6 +369,8 @@ def test_what_is_there_is_found(tmp_path: Path) -> None:
         ('"""D7: not frozen."""', "there is no D7"),
         ('"""R1: fenced."""', "there is no R1"),
         ('"""EC-9 row 2."""', "EC-9 has no row 2"),
+        ('"""EC-9 (3)."""', "EC-9 has no step 3"),
+        ('"""D6, EC-9\n(4): told."""', "EC-9 has no step 4"),
         ('"""Scenarios 1 to 3."""', "there is no scenario 3"),
         ('"""Open question 2."""', "there is no open question 2"),
     ],

@@ -135,7 +135,7 @@ def write_until_taken_over(writer: LogWriter, story: Story, who: str, runs_max: 
 
 
 def test_a_take_over_while_entries_are_on_their_way(embedded: LocalCluster, client: bk_core.BookKeeper, log: str) -> None:
-    """LOG-1, LOG-8, LOG-10. The list has two ledgers of the old writer. It does not roll while it is taken over: one that rolls all the
+    """LOG-1, LOG-20, WR-13. The list has two ledgers of the old writer. It does not roll while it is taken over: one that rolls all the
     time may win every round of a busy machine's take-over (the duel below), for which this one would have to be lucky."""
     first, second = Story(enough=300), Story()
     with bk_core.connect(embedded.uri, limits=LIMITS) as other, ThreadPoolExecutor(1) as threads:

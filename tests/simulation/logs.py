@@ -404,7 +404,7 @@ class Leader(LogClient):
         if self.lost_election and self.machine.state is LeaderState.ABDICATED:
             self.world.probes["a leader abdicated because it lost the election"] = 1
         if self.machine.state in (LeaderState.ABDICATED, LeaderState.FAILED):
-            for writer in self.writers.values():  # LOG-6: it stops writing everywhere
+            for writer in self.writers.values():  # LOG-20: it stops writing everywhere
                 if writer.alive and writer.machine.state is WriterState.OPEN:
                     writer.soon(lambda w=writer: w.act(w.machine.abandon(w.now)))  # type: ignore[misc]
 

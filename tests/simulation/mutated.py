@@ -31,6 +31,7 @@ WITHOUT: dict[str, str] = {
         "LOG-2 LOG-3 LOG-4 LOG-5 LOG-8 LOG-9 LOG-10 LOG-14 LOG-I1 LOG-I2 LOG-I3 LOG-I4 LOG-I5 "
         "RR-1 RR-3 RR-4 RR-6 RR-8 RR-9 RR-10 RR-11 RR-12 RR-13 "
     ),
+    "the walks of the simulator hold it (I-L2), and the unit tests that cite it": "LOG-21",
 }
 
 

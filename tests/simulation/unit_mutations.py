@@ -106,6 +106,13 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "test_only_what_refuses_is_unknown_or_at_odds_about_tls_everywhere_is_given_up_at_once",
     ),
     UnitMutation(
+        "LOG-20",
+        "bk_core.protocol.log.leader",
+        'self._abdicate(f"ledger {self.current} was fenced or closed by another leader")\n            case _:  # LOG-8',
+        "self._recover_current()\n            case _:  # LOG-8",
+        "tests/unit/log/test_leader_serving.py::test_a_fence_means_somebody_took_over",
+    ),
+    UnitMutation(
         "LOG-19",
         "bk_core.protocol.log.ledger_list",
         '        if self.items:\n            raise LogSchemaError("the columns',

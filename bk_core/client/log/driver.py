@@ -302,7 +302,7 @@ class LeaderWorks:
         self._forget_intents([ledger_id])
 
     def abandon_all(self) -> None:
-        """Stop writing everywhere. The ledgers stay as they are (LOG-6)."""
+        """Stop writing everywhere. The ledgers stay as they are (LOG-20)."""
         while self.handles:
             self.handles.popitem()[1].abandon()
 

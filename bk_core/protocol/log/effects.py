@@ -140,7 +140,7 @@ class CheckLedger:
 
 @dataclass(frozen=True, slots=True)
 class OpenLedger:
-    """Open a ledger for reading without recovery, because a plain reader never fences (LOG-17, OP-3). Answered by LedgerOpened.
+    """Open a ledger for reading without recovery, because a plain reader never fences (LOG-17, OP-5). Answered by LedgerOpened.
 
     ``wanted`` is the entry to be read next if only the LAC can tell how far the ledger may be read. It is None if the list tells it, so
     that no bookie has to be asked.

@@ -112,7 +112,7 @@ class LogLeader(LogMachine):
         """Append entries in order; completes with their ``Span``s: one, or more if ledgers failed in between.
 
         ``payloads`` is kept as it is, and sliced when a ledger fails, unless it is a list, which its caller may change.
-        After LogTakenOverError the entries may or may not be in the log (LOG-10).
+        After LogTakenOverError the entries may or may not be in the log (WR-13).
         """
         if self.state not in (LeaderState.TAKING_OVER, LeaderState.SERVING) or self._close_tokens or not payloads:
             self._effects.append(Fail(token, self._refusal("append needs payloads" if not payloads else "append")))
@@ -251,7 +251,7 @@ class LogLeader(LogMachine):
                 self._cannot_list(event.error, "no ledger could be created")
 
     def _write_list(self) -> None:
-        """Write the list with the next ledger (LOG-1 (5), LOG-6 (3)). After an unknown outcome this makes the identical request again
+        """Write the list with the next ledger (LOG-1 (4), LOG-6 (2)). After an unknown outcome this makes the identical request again
         (META-12)."""
         assert self.following is not None
         ledgers, version = (*self.ledgers, self.following), self.version
@@ -409,11 +409,11 @@ class LogLeader(LogMachine):
         return bool(self._close_tokens) and not self._queue and self.rolling is Roll.NONE
 
     def _old_is_settled(self) -> bool:
-        """Return True if the current ledger is CLOSED and every entry sent to it has found its place (LOG-6 (4), LOG-8)."""
+        """Return True if the current ledger is CLOSED and every entry sent to it has found its place (LOG-6 (3), LOG-8)."""
         return self.health is Health.ENDED
 
     def _switch(self) -> None:
-        """Go on with the following ledger, which is listed (LOG-6 (5))."""
+        """Go on with the following ledger, which is listed (LOG-6 (4))."""
         self.current, self.following = self.following, None
         self.health, self.rolling = Health.HEALTHY, Roll.NONE
         self._next_entry_id = 0
@@ -520,7 +520,7 @@ class LogLeader(LogMachine):
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def _abdicate(self, why: str) -> None:
-        """Stop writing everywhere, because another leader has the log (LOG-6, LOG-8)."""
+        """Stop writing everywhere, because another leader has the log (LOG-20)."""
         self._stop(LeaderState.ABDICATED, LogTakenOverError(f"log {self.name!r}: {why}", log=self.name))
 
     def _fail(self, error: Exception | None, what: str) -> None:

@@ -3,7 +3,7 @@
 Every change is a pure function from list to list that may be run again on a newer list (META-14). A change that is already there returns
 the list unchanged, so a lost answer and a lost race look alike to the compare-and-set loop.
 
-The log has the order (LOG-8): the history, then the tail (``segments``), then the entry id. Changes append at the end or remove a prefix
+The log has the order (LOG-21): the history, then the tail (``segments``), then the entry id. Changes append at the end or remove a prefix
 (LOG-I5). Closing a live segment fills in its end; sealing moves the oldest part of the tail into the history (sealing.py) without changing
 what is listed. The stored form is codec.py; the reading side, history included, is ``LogView`` (view.py).
 """
@@ -208,7 +208,7 @@ class LedgerList:
     # --- exclusive writing ----------------------------------------------------------------------------------------
 
     def add_live_segment(self, ledger_id: int, now_ms: int) -> LedgerList:
-        """List a new ledger of an exclusive writer (LOG-1 step 4, LOG-6 step 2). Raises LogError if two segments are live
+        """List a new ledger of an exclusive writer (LOG-1 (4), LOG-6 (2)). Raises LogError if two segments are live
         already (LOG-7)."""
         if self.segments and self.segments[-1].ledger_id == ledger_id:
             return self

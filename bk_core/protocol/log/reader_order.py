@@ -28,7 +28,7 @@ class OnTrimmed(Enum):
 
 
 class LogReaderOrder(ListMachine):
-    """Machine: names the entries that come next, for ever, as ``Deliver`` effects with consecutive ranges in the order of the log (LOG-8).
+    """Machine: names the entries that come next, for ever, as ``Deliver`` effects with consecutive ranges in the order of the log (LOG-21).
 
     ``position`` is the next entry to deliver (LOG-10); None is the start of the log. One request is outstanding at a time. The machine
     rests in AwaitLedger, AwaitList, and after a Fail: LogDataLossError, NoSuchLogError, or a refusal of its world. ``look`` makes it decide

@@ -69,7 +69,7 @@ class Store:
 
 
 def test_a_writer_that_was_taken_over_says_so_on_every_call(client: bk_core.BookKeeper) -> None:
-    """LOG-8, LOG-10."""
+    """LOG-20, WR-13."""
     first = LogWriter.open(client, "a")
     first.append(b"one")
     second = LogWriter.open(client, "a")
@@ -131,7 +131,7 @@ def test_what_is_abandoned_on_purpose_is_no_loss(client: bk_core.BookKeeper) -> 
 
 
 def test_a_take_over_shows_when_an_idle_writer_rolls(client: bk_core.BookKeeper) -> None:
-    """LOG-6: by the conflict of the list."""
+    """LOG-20: by the conflict of the list."""
     first = LogWriter.open(client, "a")
     with LogWriter.open(client, "a"):
         with pytest.raises(LogTakenOverError, match="another leader has put a ledger on the list"):

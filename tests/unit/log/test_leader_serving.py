@@ -28,7 +28,7 @@ REFUSAL = BkError("refused")
 
 
 def test_entries_are_acknowledged_in_order_with_their_ledger() -> None:
-    """LOG-8, LOG-10: the order of the log is (ledger, entry); a position names both."""
+    """LOG-21, LOG-10: the order of the log is (ledger, entry); a position names both."""
     lead = Lead().serve()
     lead.append("a", "b")
     lead.append("c")
@@ -41,7 +41,7 @@ def test_entries_are_acknowledged_in_order_with_their_ledger() -> None:
 
 
 def test_a_fence_means_somebody_took_over() -> None:
-    """LOG-8: abdicate; every call fails in order, and nothing more is sent (LOG-6: stop writing everywhere)."""
+    """LOG-20: every call fails in order, and nothing more is sent."""
     lead = Lead().serve()
     lead.append("a")
     lead.append("b")
@@ -202,7 +202,7 @@ def test_a_roll_that_cannot_look_for_its_ledger_is_given_up() -> None:
 
 
 def test_a_conflict_in_a_roll_is_an_abdication() -> None:
-    """LOG-6: someone took over; our ledger was never listed and goes."""
+    """LOG-20: someone took over; our ledger was never listed and goes."""
     lead = Lead().serve((), 3, 9)
     lead.append("a")
     lead.roll()
@@ -214,7 +214,7 @@ def test_a_conflict_in_a_roll_is_an_abdication() -> None:
 
 
 def test_a_listed_ledger_of_an_overtaken_roll_is_not_deleted() -> None:
-    """LOG-6, META-12: our lost write was applied, then another leader came."""
+    """LOG-20, META-12: our lost write was applied, then another leader came."""
     lead = Lead().serve((), 3, 9)
     lead.roll()
     lead.reply(CreateLedger, ledger_id=10)
@@ -269,7 +269,7 @@ def test_without_a_ledger_to_write_to_a_refusal_ends_the_leader() -> None:
 
 @pytest.mark.parametrize(("outcome", "error"), [(Outcome.CONFLICT, LogTakenOverError), (Outcome.NO_SUCH_LEDGER, LogDataLossError)])
 def test_a_foreign_end_of_an_own_ledger_is_noticed_when_closing(outcome: Outcome, error: type[BkError]) -> None:
-    """LOG-8: a close conflict means abdicate; LOG-12: a ledger in use was deleted."""
+    """LOG-20: a close conflict means abdicate; LOG-12: a ledger in use was deleted."""
     lead = Lead().serve()
     lead.roll_to_drain(10)
     lead.append("a")

@@ -52,7 +52,7 @@ def position(talk: Talk) -> Position:
 
 
 def test_segments_are_read_in_list_order_and_then_the_list_is_watched() -> None:
-    """LOG-8, LOG-15, LOG-16: list order, not the order of ids; the list is read once for all of it."""
+    """LOG-21, LOG-15, LOG-16: list order, not the order of ids; the list is read once for all of it."""
     talk = reader(committed(5, 3, 8))
     assert [read(talk) for _ in range(3)] == [5, 3, 8]
     assert talk.delivered == [(5, 0, 9), (3, 0, 9), (8, 0, 9)] and position(talk) == Position(3)
@@ -62,7 +62,7 @@ def test_segments_are_read_in_list_order_and_then_the_list_is_watched() -> None:
 
 
 def test_ranges_of_one_ledger_are_read_whatever_lies_between() -> None:
-    """LOG-8: several ranges of a ledger that is still written; what no range names is not read, and no bookie is asked for the LAC."""
+    """LOG-21: several ranges of a ledger that is still written; what no range names is not read, and no bookie is asked for the LAC."""
     listed = EMPTY
     for batch, (first, last) in enumerate([(2, 4), (9, 9)]):
         listed = listed.append_segments([SegmentRange(7, first, last, last - first + 1, 1)], 1, "q", batch)
@@ -166,7 +166,7 @@ def sealed(count: int) -> tuple[LedgerList, Any, tuple[Any, ...]]:
 
 
 def test_chunks_of_the_history_are_loaded_where_they_are_needed() -> None:
-    """LOG-8: once, and not at all where the reader stands behind them."""
+    """LOG-21: once, and not at all where the reader stands behind them."""
     listed, ref, chunk = sealed(6)
     talk = reader(listed)
     assert talk.reply(LoadChunk, Outcome.UNKNOWN).ref == ref

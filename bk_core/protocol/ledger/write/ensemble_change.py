@@ -24,7 +24,7 @@ class ChangingWriter(FailingWriter):
     # --- decision ----------------------------------------------------------------------------------------------------
 
     def _start_change(self, now_ns: int) -> list[Effect]:
-        """Begin a change for the failures recorded so far, or end the writer if there were too many changes (EC-6)."""
+        """Begin a change for the failures recorded so far, or end the writer if there were too many changes (EC-5)."""
         failures = self._next_round()
         if not failures:
             return []
