@@ -713,6 +713,11 @@ class NoSuchLogError(LogError):
     code = "BK-NO-LOG"
     advice = "Check the name (`bk log ls`), or create the log."
 
+    @property
+    def asks(self) -> bool:
+        """True if the message ends with a question: is another name meant, of a log that there is? It is ``near`` in the context."""
+        return bool(self.context.get("near"))
+
 
 class NoSuchLogRootError(NoSuchLogError):
     """The log root that was given does not exist, because no log was ever made there."""

@@ -84,8 +84,7 @@ def _told_for_lines(name: str) -> Iterator[None]:
     except NoSuchLogRootError:
         raise
     except NoSuchLogError as error:
-        told = str(error.args[0])
-        message = f"{told}{'' if told.endswith('?') else ';'} `bk log create {name} --entry-format raw` makes a log for lines"
+        message = f"{error.args[0]}{'' if error.asks else ';'} `bk log create {name} --entry-format raw` makes a log for lines"
         raise NoSuchLogError(message, log=name) from None
 
 

@@ -90,7 +90,7 @@ def refusal(error: BkError, name: str) -> Refusal:
             "writes nothing there any more: stop this query, or open the checkpoint here again, which ends the other; two applications "
             f"need a name each. {told.args[0]}"
         )
-    elif repr(name) not in text:
+    elif "checkpoint" not in told.context:
         text = f"{text} (checkpoint {name!r})"
     if isinstance(error, OperationTimeoutError | MetadataUnavailableError | NotEnoughBookiesError):
         text = f"{text}. If ZooKeeper or bookies are away, start the query again when they are back: no committed batch is lost"

@@ -332,7 +332,7 @@ def _with_its_name(error: BkError, name: str) -> BkError:
     if isinstance(error, NotEnoughBookiesError):
         stays = "one that is there already keeps those that it was made with, whatever is asked for later"
         text = f"{text}. The sizes asked for are those of a new checkpoint; {stays}"
-    if repr(name) not in text:
+    if "checkpoint" not in error.context:
         text = f"checkpoint {name!r} cannot be opened: {text}"
     return error.retold(text)
 

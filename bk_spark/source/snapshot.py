@@ -58,10 +58,9 @@ def views_of(client: Any, options: Options, under_way: bool = False, either: boo
 
 def _unknown(error: NoSuchLogError) -> NoSuchLogError:
     """Return the same error with both reasons that there may be, unless it suggests the name of another log."""
-    text = str(error.args[0])
-    if type(error) is not NoSuchLogError or text.endswith("?"):
+    if type(error) is not NoSuchLogError or error.asks:
         return error
-    return error.retold(f"{text}: it was never made, or it was deleted with what was not read yet")
+    return error.retold(f"{error.args[0]}: it was never made, or it was deleted with what was not read yet")
 
 
 def with_deleted(error: NoSuchLogError) -> NoSuchLogError:
@@ -69,9 +68,9 @@ def with_deleted(error: NoSuchLogError) -> NoSuchLogError:
     existed."""
     if type(error) is not NoSuchLogError:
         return error
-    text = str(error.args[0])
-    stop = "" if text.endswith("?") else "."
-    return error.retold(f"{text}{stop} If this is a stream that has read it before, it was deleted, and what was not read yet is lost")
+    stop = "" if error.asks else "."
+    told = "If this is a stream that has read it before, it was deleted, and what was not read yet is lost"
+    return error.retold(f"{error.args[0]}{stop} {told}")
 
 
 def is_raw_source(options: Options, views: Mapping[str, LogView]) -> bool:

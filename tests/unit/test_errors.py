@@ -83,6 +83,13 @@ def test_whoever_retells_an_error_keeps_its_cause_and_its_outcome(how: str) -> N
         assert (retold.__cause__, retold.outcome_unknown, retold.context) == (cause, False, {"store": "q"})
 
 
+def test_a_missing_log_says_if_its_message_is_a_question() -> None:
+    """Whatever the name ends with: what is told behind it has to fit."""
+    assert not errors.NoSuchLogError("there is no log 'why?'", log="why?").asks
+    asking = errors.NoSuchLogError("there is no log 'ordes'; did you mean 'orders'?", near="did you mean 'orders'?")
+    assert asking.asks and asking.retold("...").asks
+
+
 def test_what_became_of_a_call_is_known_or_not_as_it_is_told() -> None:
     ended = NotEnoughBookiesError("away").nothing_done()
     maybe = parts.again(ended, "entries that were not acknowledged before may or may not be in the log")

@@ -21,7 +21,7 @@ WRITABLE, READ_ONLY, DOWN = "writable", "read-only", "down"
 NEARLY_FULL, FULL = 0.90, 0.95
 """The used share of a bookie's disks from which on it is nearly full, and full: Apache's bookies warn at 0.90 and stop at 0.95."""
 LITTLE_BYTES = 1 << 30
-"""With less than this free on its disks a bookie may be read-only by itself, however small a share is used: it keeps room for recoveries
+"""A bookie with less than this free on its disks may be read-only by itself, however small a share is used: it keeps room for recoveries
 and for its next files."""
 _MARKS_MAX = 1000
 
@@ -115,18 +115,18 @@ def _down(bookie: BookieId, named: int) -> Finding:
 def _read_only(bookie: BookieId, probe: BookieProbe | None) -> Finding:
     used = None if probe is None else probe.used
     if used is not None and used >= NEARLY_FULL:
-        why, advice = (
-            f": {used:.0%} of its disks are used",
-            "delete ledgers, trim logs, or give it more disk; it becomes writable by itself",
-        )
+        why = f": {used:.0%} of its disks are used"
+        advice = "delete ledgers, trim logs, or give it more disk; it becomes writable by itself"
+        command = f"bk bookie show {bookie}"
     elif probe is not None and probe.free_bytes is not None and probe.free_bytes < LITTLE_BYTES:
         why = f": only {disk_size(probe.free_bytes)} are free on its disks"
         advice = "with so little room a bookie makes itself read-only: delete ledgers, trim logs, or give it more disk; it becomes "
         advice += f"writable by itself; if an operator made it so, `bk bookie read-only {bookie} off` puts it back"
+        command = f"bk bookie show {bookie}"
     else:
         why = "" if used is None else f"; {used:.0%} of its disks are used"
         advice = "an operator made it so, or a disk of it failed: its own log tells; put it back when that is over"
-    command = f"bk bookie show {bookie}" if why.startswith(":") else f"bk bookie read-only {bookie} off"
+        command = f"bk bookie read-only {bookie} off"
     return Finding("bookie-read-only", f"bookie {bookie} is read-only{why}", advice, command, bookies=(bookie,))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bk_core.client.exploring.trace import METADATA_STORE, NONE_WANTED, Entries, Trace, TraceMark, TraceMessage
 from bk_core.protocol.effects import Complete, Effect, Fail, ReadLedger, SendAdds, SendAndForget, SendRead, WriteLedger
-from bk_core.protocol.events import AddReply, BookieLost, Event, LedgerRead, LedgerWritten, ReadReply
+from bk_core.protocol.events import AddReply, BookieLost, Event, LedgerRead, LedgerWritten, Outcome, ReadReply
 from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.run import PackedAdds
 from bk_core.protocol.wire.messages import (
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from bk_core.client.session import Session
 
 log = logging.getLogger("bk_core.client")
+
+_NO_REFUSALS = (Status.OK, Status.NO_ENTRY, Outcome.OK)  # that there is no such entry is an answer like another one
 
 
 @dataclass(slots=True)
@@ -135,14 +137,14 @@ class Recorder:
                 self._added(driver, event, now_ns)
             case BookieLost(bookie, status):
                 for adds in self._adds.pop((id(driver), bookie), ()):
-                    self._answer(adds.at, status.name, now_ns)
+                    self._answer(adds.at, status, now_ns)
             case ReadReply(request, _, status):
-                self._answer(self._asked.pop((id(driver), request), None), status.name, now_ns)
+                self._answer(self._asked.pop((id(driver), request), None), status, now_ns)
             case LedgerRead(request, outcome, metadata):
-                told = outcome.name if metadata is None else f"{outcome.name}, {metadata.state.name}"
-                self._answer(self._asked.pop((id(driver), request), None), told, now_ns)
+                more = "" if metadata is None else f", {metadata.state.name}"
+                self._answer(self._asked.pop((id(driver), request), None), outcome, now_ns, more)
             case LedgerWritten(request, outcome):
-                self._answer(self._asked.pop((id(driver), request), None), outcome.name, now_ns)
+                self._answer(self._asked.pop((id(driver), request), None), outcome, now_ns)
 
     def _added(self, driver: Driver, reply: AddReply, now_ns: int) -> None:
         key = id(driver), reply.bookie
@@ -157,11 +159,12 @@ class Recorder:
                 adds.left -= (reply.entries >> (first - reply.first_entry_id) & (1 << end - first + 1) - 1).bit_count()
             if adds.left <= 0 or reply.status is not Status.OK:
                 self._adds[key].remove(adds)
-                self._answer(adds.at, reply.status.name, now_ns)
+                self._answer(adds.at, reply.status, now_ns)
 
-    def _answer(self, at: int | None, told: str, now_ns: int) -> None:
+    def _answer(self, at: int | None, result: Status | Outcome, now_ns: int, more: str = "") -> None:
         if at is not None:
-            self.messages[at] = replace(self.messages[at], answered_ns=now_ns, answer=told)
+            is_refused = result not in _NO_REFUSALS
+            self.messages[at] = replace(self.messages[at], answered_ns=now_ns, answer=f"{result.name}{more}", is_refused=is_refused)
 
 
 @contextmanager

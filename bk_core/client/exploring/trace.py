@@ -26,6 +26,7 @@ class TraceMessage:
 
     ``client`` is the name of the trace, ``peer`` a bookie or "metadata store". ``kind`` is "add", "read", "fence" or "metadata"; ``verb``
     says it in words, and ``entries`` are the first and the last entry that it is about. ``answer`` is the status; "" while there is none.
+    ``is_refused`` is True if that is no success; that there is no such entry is an answer like another one.
     Times are nanoseconds on this host's monotonic clock, as the client sent the request and took in the answer.
     """
 
@@ -38,6 +39,7 @@ class TraceMessage:
     sent_ns: int
     answered_ns: int | None = None
     answer: str = ""
+    is_refused: bool = False
 
     @property
     def what(self) -> str:
@@ -46,11 +48,6 @@ class TraceMessage:
             return self.verb
         first, last = self.entries
         return f"{self.verb} {first}" if first == last else f"{self.verb} {first} to {last}"
-
-    @property
-    def is_refused(self) -> bool:
-        """True if the answer is no success. That there is no such entry is an answer like another one."""
-        return bool(self.answer) and not self.answer.startswith(("OK", "NO_ENTRY", NONE_WANTED))
 
 
 @dataclass(frozen=True, slots=True)

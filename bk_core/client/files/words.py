@@ -36,8 +36,8 @@ def of_checkpoint(error: BkError, name: str, *, password: bytes, password_given_
 
     A wrong password is told without the ledger that showed it. ``password_given_by`` says how the caller gives one. Of an argument that
     has a spelling for Python and one for the command line, the second is told where ``flags`` says so, else the first. What users wrote
-    stays as it is: only this store and its log are named anew, and neither where a text of the error's context names them likewise. An
-    error whose context has a ``checkpoint`` speaks of it already.
+    stays as it is: only this store and its log are named anew, and neither where a text of the error's context names them likewise. The
+    context of an error that names the checkpoint has it as ``checkpoint``; one that has it already is told as it is.
     """
     told = str(error.args[0])
     if "checkpoint" in error.context:
@@ -55,8 +55,11 @@ def of_checkpoint(error: BkError, name: str, *, password: bytes, password_given_
     ):
         if not any(known in text for text in given):
             told = told.replace(known, word)
+    retold = error.retold(told)
+    if told != error.args[0]:
+        retold.context["checkpoint"] = name
     python, flag = insisting(str(error.context.get("insist", "")))
-    return insisted_by(error.retold(told), flag if flags else python)
+    return insisted_by(retold, flag if flags else python)
 
 
 def _texts(context: dict[str, Any]) -> Iterator[str]:

@@ -153,7 +153,7 @@ def no_such_log(client: LogClient, name: str) -> NoSuchLogError:
     elsewhere = client.store.log_elsewhere(name)
     hint = "" if elsewhere is None else f" at {client.store.log_root}; an older program keeps one at {elsewhere} (log_root={elsewhere!r})"
     near = meant(name, not_of_files(client.store.children("logs"), name))
-    return NoSuchLogError(f"there is no log {name!r}{hint}{f'; {near}' if near else ''}", log=name)
+    return NoSuchLogError(f"there is no log {name!r}{hint}{f'; {near}' if near else ''}", log=name, **({"near": near} if near else {}))
 
 
 def check_log_root(client: LogClient) -> None:

@@ -15,6 +15,8 @@ from bk_core.client.files.words import insisted_by, of_checkpoint
 from bk_core.client.log.check import release_log
 from bk_core.errors import BkError, FileStoreError, LogWriterAliveError, insisting
 from bk_core.protocol.files.content import Extent
+from bk_spark.checkpoint.answers import refusal
+from bk_spark.checkpoint.location import _with_its_name
 
 
 @pytest.fixture
@@ -111,6 +113,19 @@ def test_a_store_is_named_anew_beside_a_path_that_reads_alike() -> None:
 def test_an_error_that_speaks_of_a_checkpoint_is_left_as_it_is() -> None:
     error = FileStoreError("/home/file store 'c' was changed", checkpoint="c")
     assert of_checkpoint(error, "c", password=b"", password_given_by="", flags=True).args == error.args
+
+
+def test_an_error_that_names_the_checkpoint_says_so_in_its_context() -> None:
+    """Whoever tells it puts the name before it otherwise."""
+
+    def told(text: str, **context: str) -> BkError:
+        return of_checkpoint(FileStoreError(text, **context), "c", password=b"", password_given_by="", flags=True)
+
+    assert told("file store 'c' is closed").context == {"checkpoint": "c"}
+    assert told("the path 'c' is away", path="'c'").context == {"path": "'c'"}
+    assert "checkpoint 'c' cannot be opened" in str(_with_its_name(told("the path 'c' is away"), "c"))
+    assert "cannot be opened" not in str(_with_its_name(told("file store 'c' is closed"), "c"))
+    assert str(refusal(FileStoreError("'c' is away"), "c")).endswith("'c' is away (checkpoint 'c')")
 
 
 def test_how_to_insist_is_told_in_the_words_of_the_caller(client: bk_core.BookKeeper) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import matplotlib
@@ -110,6 +111,15 @@ def test_reads_ahead_are_one_line(clients: tuple[BookKeeper, BookKeeper]) -> Non
     trace, _ = fenced(clients)
     assert len(trace.steps()) < 90 < len(trace.steps(together=False))
     assert any("fence, read 3 to " in text for _, text in told(trace))
+
+
+def test_an_answer_is_refused_by_its_status(clients: tuple[BookKeeper, BookKeeper]) -> None:
+    """No word of the answer decides, and that there is no such entry is no refusal."""
+    trace, _ = fenced(clients)
+    by_answer = {one.answer: one.is_refused for one in trace.messages}
+    assert by_answer["OK"] is False and by_answer["NO_ENTRY"] is False and by_answer["FENCED"] is True
+    made = TraceMessage("c", "b", 1, "read", "read", None, 0, 1, "OKAY, but no")
+    assert made.is_refused is False and replace(made, is_refused=True).is_refused
 
 
 def test_what_is_joined_has_the_same_answer() -> None:
