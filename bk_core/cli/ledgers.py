@@ -147,7 +147,10 @@ def recover_ledger(ledger_id: int, password: str, digest: str | None, uri: str, 
 @click.option("--even-if-listed", is_flag=True, help="Also ledgers that a log lists: the log loses their entries.")
 @cluster_options
 def remove_ledgers(ledger_ids: tuple[int, ...], yes: bool, even_if_listed: bool, uri: str, protocol: str, as_json: bool) -> None:
-    """Delete ledgers with their data. Bookies free the space when they next collect garbage. One that a log lists is refused."""
+    """Delete ledgers with their data. Bookies free the space when they next collect garbage. One that a log lists is refused.
+
+    One that is not CLOSED is deleted too: its writer is not told, and goes on writing entries that are lost. The question says its state.
+    """
     with connected(uri, protocol) as client:
         found = {one: client.ledger_metadata(one) for one in ledger_ids}  # a mistyped id is an error before anything is deleted
         for ledger_id, metadata in found.items():

@@ -357,18 +357,19 @@ class BookKeeper(LooksInside, StaysHere):
 
     @checked(ledger_id=ID)
     def delete_ledger(self, ledger_id: int, *, even_if_listed: bool = False) -> None:
-        """Delete the metadata of ledger ``ledger_id``; bookies drop its entries later.
+        """Delete the metadata of ledger ``ledger_id``, whatever its state is; bookies drop its entries later.
 
-        Delete only CLOSED ledgers: bookies go on accepting entries of a live writer. ``even_if_listed`` deletes also a ledger that a log
-        lists, which loses its entries.
+        A ledger that is not CLOSED is deleted as well, as Apache's client does it. Its writer is not told: bookies go on acknowledging its
+        entries, which are lost, until it closes the ledger or a bookie fails. Recover the ledger first (``open_ledger``), which ends the
+        writer. ``even_if_listed`` deletes also a ledger that a log lists, which loses its entries.
 
         Raises NoSuchLedgerError if there is none, and LedgerListedError for one that a log lists, unless ``even_if_listed``.
 
-        Rules: LOG-12, GRD-2.
+        Rules: GRD-2, GRD-7.
         """
         metadata, _ = self._load(ledger_id)
         if not even_if_listed and metadata.custom:
-            from bk_core.client.guards import refuse_listed
+            from bk_core.client.deleting import refuse_listed
 
             refuse_listed(self, ledger_id, metadata.custom)
         self._session.definite(lambda: self.store.delete_ledger(ledger_id))

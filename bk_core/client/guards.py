@@ -1,19 +1,16 @@
-"""Refuses calls unless the caller insists, because each takes a log from others or takes ledgers out of one."""
+"""Refuses to write a log, unless the caller insists: one that others write, and one with another password."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from hashlib import sha256
 
-from bk_core.client.files.nodes import PURPOSE, holds_files
-from bk_core.client.log.history import read_log
 from bk_core.client.log.intents import abandoned, intents_of
 from bk_core.client.log.list_store import LogClient
 from bk_core.client.log.live_writers import ALIVE, foremost, live_writers
-from bk_core.errors import InvalidArgumentError, LedgerListedError, LogError, MetadataFormatError, NoSuchLedgerError, NoSuchLogError
+from bk_core.errors import MetadataFormatError, NoSuchLedgerError
 from bk_core.protocol.log.exclusive import Insisted, check_exclusive
 from bk_core.protocol.log.ledger_list import LedgerList
-from bk_core.protocol.log.names import store_of
 from bk_core.protocol.log.password import TOLD_MAX, check_told, is_same, witnesses
 
 
@@ -58,25 +55,3 @@ def check_password(client: LogClient, name: str, listed: LedgerList, password: b
             if len(told) == TOLD_MAX:
                 break
     check_told(name, told, password)
-
-
-def refuse_listed(client: LogClient, ledger_id: int, custom: Mapping[str, bytes]) -> None:
-    """Raise LedgerListedError for a ledger whose custom metadata names a log that lists it, or whose history cannot be read (GRD-2), and
-    for one that holds contents of a file store's files (GRD-7)."""
-    name = bytes(custom.get("log", b"")).decode("utf-8", "replace")
-    try:
-        if custom.get("purpose") == PURPOSE and holds_files(client, name, ledger_id):
-            what = f"ledger {ledger_id} holds contents of files of file store {store_of(name)!r}, which may refer to it"
-            raise LedgerListedError(f"{what}: delete those files or the store instead; {_INSIST}", ledger=ledger_id, log=name)
-        listed = bool(name) and ledger_id in read_log(client, name).mentioned([ledger_id])
-    except (NoSuchLogError, InvalidArgumentError):
-        return
-    except LogError as error:
-        message = f"ledger {ledger_id} carries the name of log {name!r}, and that log does not tell if it lists it: {error}; {_INSIST}"
-        raise LedgerListedError(message, ledger=ledger_id, log=name) from error
-    if listed:
-        message = f"ledger {ledger_id} is part of log {name!r}, which would lose its entries: trim or delete the log instead; {_INSIST}"
-        raise LedgerListedError(message, ledger=ledger_id, log=name)
-
-
-_INSIST = "even_if_listed=True (--even-if-listed) deletes the ledger all the same"

@@ -217,7 +217,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     UnitMutation(
         "GRD-2",
-        "bk_core.client.guards",
+        "bk_core.client.deleting",
         "    if listed:\n",
         "    if False:\n",
         f"{_GUARDS}::test_a_listed_ledger_is_not_deleted_by_the_way",
@@ -283,7 +283,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     UnitMutation(
         "GRD-7 (data)",
-        "bk_core.client.guards",
+        "bk_core.client.deleting",
         'if custom.get("purpose") == PURPOSE and holds_files(client, name, ledger_id):',
         "if False:",
         "tests/unit/client/file_store/test_deleted.py::test_grd_7_a_data_ledger_is_deleted_by_its_store",

@@ -26,6 +26,7 @@ from bk_core.errors import (
     LogOfQueriesError,
     LogWriterAliveError,
     MetadataUnavailableError,
+    NoSuchLedgerError,
     WrongPasswordError,
 )
 from bk_core.protocol.ledger.metadata import LedgerState
@@ -205,6 +206,17 @@ def test_ledgers_that_no_log_lists_are_deleted_as_ever(client: bk_core.BookKeepe
     assert listed not in set(client.list_ledgers())
 
 
+def test_a_ledger_that_is_open_is_deleted_too(client: bk_core.BookKeeper) -> None:
+    """Apache's client does it as well; logs delete CLOSED ones only (LOG-12), and see to that themselves."""
+    ledger = client.create_ledger()
+    ledger.append(b"x")
+    client.delete_ledger(ledger.ledger_id)
+    assert ledger.append(b"acknowledged, and lost") == 1
+    with pytest.raises(NoSuchLedgerError):
+        client.ledger_metadata(ledger.ledger_id)
+    ledger.abandon()
+
+
 def test_a_log_that_cannot_tell_what_it_lists_keeps_its_ledgers(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> Any:
         raise LogHistoryError("broken")
@@ -212,7 +224,7 @@ def test_a_log_that_cannot_tell_what_it_lists_keeps_its_ledgers(client: bk_core.
     with client.create_ledger(custom={"log": b"a"}) as ledger:
         ledger.append(b"x")
     with monkeypatch.context() as patch, pytest.raises(LedgerListedError, match="does not tell"):
-        patch.setattr("bk_core.client.guards.read_log", broken)
+        patch.setattr("bk_core.client.deleting.read_log", broken)
         client.delete_ledger(ledger.ledger_id)
 
 
