@@ -236,7 +236,7 @@ OPTIONS: tuple[Option, ...] = (
         "fail_on_data_loss",
         parse_bool,
         True,
-        "When a log was trimmed behind the reader, deleted or recreated: `true` fails and says what is lost, `false` warns and goes on at "
+        "When a log was trimmed past the reader, deleted or recreated: `true` fails and says what is lost, `false` warns and goes on at "
         "the first entry there is. Sink of a stream: the same for a log that lacks the batches before this one.",
         shown_default="true",
     ),
@@ -273,7 +273,7 @@ OPTIONS: tuple[Option, ...] = (
         one_of("skip", "lac", "recover"),
         "skip",
         "Ledgers still written to: leave out until they are closed, read up to the last add confirmed (a stream follows it), or fence and "
-        "recover them first, which stops their writer. A batch read that leaves one out without being told to warns (BK-READ-OPEN).",
+        "recover them first, which stops their writer. A batch read that leaves one out unasked warns (BK-READ-OPEN).",
     ),
     Option(
         "columns",
@@ -290,7 +290,7 @@ OPTIONS: tuple[Option, ...] = (
         "include_metadata",
         parse_metadata,
         None,
-        "Whether rows say where they come from. `arrow` logs: `_log`, `_ledgerId`, `_entryId`, `_offset`, `_timestamp` behind their own "
+        "Whether rows say where they come from. `arrow` logs: `_log`, `_ledgerId`, `_entryId`, `_offset`, `_timestamp` after their own "
         "columns. Raw entries: `false` leaves `value` alone. `kafka`: the columns of Kafka's source, of raw entries and of logs with a "
         "`value` and perhaps `key` and `headers`: `key`, `value`, `topic`, `partition` (0), `offset`, `timestamp`, `timestampType` (0).",
         shown_default="raw `true`, arrow `false`",
@@ -372,7 +372,7 @@ OPTIONS: tuple[Option, ...] = (
         "take_over",
         parse_bool,
         False,
-        "Whether a commit fences and closes the live segments of an exclusive writer; else it is refused behind one.",
+        "Whether a commit fences and closes the live segments of an exclusive writer; else a log with one refuses it.",
         shown_default="false",
     ),
     Option(
