@@ -48,7 +48,7 @@ _CHECKS = {
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
     """The settings of a client. ``connect`` takes all but ``uri`` and ``protocol`` by name; most programs set none of them, or
-    ``ensemble_change`` and the timeouts. Placement is told in metadata.md 5."""
+    ``ensemble_change`` and the timeouts. Placement is described in metadata.md 5."""
 
     uri: str
     """The metadata store and the ledgers root of the cluster, such as ``zk://host:2181/ledgers``."""

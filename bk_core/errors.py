@@ -317,7 +317,7 @@ class BookieUnavailableError(BookieError):
 
 
 class BookieHttpError(BookieError):
-    """The HTTP server of a bookie refused or failed, or the bookie has none and cannot be told otherwise."""
+    """The HTTP server of a bookie refused or failed, or the bookie has none, so it cannot be switched from here."""
 
     code = "BK-BOOKIE-HTTP"
     advice = "Start Apache's bookies with httpServerEnabled=true and an httpServerClass; run commands about an embedded bookie on its host."
@@ -666,7 +666,7 @@ class NoNodeError(MetadataError):
     """The metadata store has no node of this name."""
 
     code = "BK-NO-NODE"
-    advice = "Check the name; it was removed meanwhile or never there."
+    advice = "Check the name; the node was removed meanwhile, or never existed."
 
 
 class VersionConflictError(MetadataError):
@@ -730,7 +730,7 @@ class NoSuchBatchError(LogError):
     """The log does not know the query or the batch, or does not tell which segments are of it."""
 
     code = "BK-LOG-NO-BATCH"
-    advice = "List what is known (`bk log marks NAME`). Batches of older programs cannot be told, except each query's last."
+    advice = "List what is known (`bk log marks NAME`). Of batches that older versions wrote, only each query's last one is known."
 
 
 class LogExistsError(LogError):
@@ -764,7 +764,8 @@ class LogFormatError(LogOfQueriesError):
 
 class LogWriterAliveError(LogError):
     """The exclusive writer of the log, or the owner of the file store, is alive, or may be: it is seen running on this host, or it runs on
-    another one, where nobody can look (GRD-1, GRD-4); or it died, where dead writers are not taken over either. Nothing was fenced."""
+    another one, where nobody can look (GRD-1, GRD-4); or it died, and the call takes over nobody (``take_over=False``). Nothing was
+    fenced."""
 
     code = "BK-LOG-WRITER-ALIVE"
     advice = "Stop the process that the message names, or pass `take_over=True` to end it."

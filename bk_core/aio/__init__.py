@@ -8,7 +8,7 @@
 ...         print(run.payloads())
 
 Nothing here blocks the loop. An append that finds no room is awaited, and so is everything that asks the metadata store. A cancelled call
-leaves no half of itself behind. See README.md in this folder.
+leaves no half of itself. See README.md in this folder.
 """
 
 from __future__ import annotations

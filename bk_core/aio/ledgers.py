@@ -98,7 +98,7 @@ class WriteHandle(StaysHere):
         return await self._appends.entered(partial(enter_run, self._handle, payloads, offsets, entry_id))
 
     async def flush(self) -> None:
-        """Wait until everything appended so far is acknowledged, and raise the error of an append that failed if nobody was told it."""
+        """Wait until everything appended so far is acknowledged, and raise the error of an append that failed if nobody has seen it."""
         await self._appends.answered()
         self._handle.raise_failure()
 
@@ -110,7 +110,7 @@ class WriteHandle(StaysHere):
     async def close(self, *, forced: bool = False) -> LedgerMetadata:
         """Wait for what was appended, then close the ledger at its last entry. Idempotent. ``forced`` waits for nothing and gives up what
         is not acknowledged. The first call raises the error of appends that failed, after it has closed the ledger without them, unless
-        somebody was told it. A call that is cancelled may be made again. LeftOpenError if the client was closed before."""
+        somebody has seen it. A call that is cancelled may be made again. LeftOpenError if the client was closed before."""
         self._loop.check()
         metadata = closed_metadata(self._handle)
         if metadata is None:
@@ -137,7 +137,7 @@ class WriteHandle(StaysHere):
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
-        """Close the ledger. Without an error on its way out this raises the error of appends that failed if nobody was told it."""
+        """Close the ledger. Without an error on its way out this raises the error of appends that failed if nobody has seen it."""
         if kind is None:
             await self.close()
             return
@@ -298,7 +298,7 @@ class ReadHandle(StaysHere):
     @checked(first=ID, timeout_s=SECONDS)
     def tail(self, first: int = 0, *, timeout_s: float | None = None) -> LedgerIteration:
         """Iterate over the entries from ``first`` on as they are confirmed, until the ledger is CLOSED and all were given, or the handle or
-        its client is closed. With ``timeout_s`` it ends after so many seconds without an entry, too; ``is_closed`` tells if the ledger is
+        its client is closed. With ``timeout_s`` it ends after so many seconds without an entry, too; ``is_closed`` says if the ledger is
         at its end. See ``bk_core.ReadHandle.tail``, which raises ClientClosedError where this ends."""
         what = f"a tail of ledger {self.ledger_id}"
         return LedgerIteration(self, lambda: tail_stream(self._handle, first, deliver=True), timeout_s, what, follows=True)

@@ -149,7 +149,7 @@ class LogWriter(StaysHere):
 
     @property
     def position(self) -> Position:
-        """The position behind the last acknowledged entry."""
+        """The position after the last acknowledged entry."""
         return self._writer.position
 
     async def append(self, payload: Buffer) -> Position:
@@ -180,7 +180,7 @@ class LogWriter(StaysHere):
         return await self._appends.entered(partial(enter_run, self._writer, payloads, offsets))
 
     async def flush(self) -> None:
-        """Wait until everything appended so far is acknowledged, and raise the error of an append that failed if nobody was told it."""
+        """Wait until everything appended so far is acknowledged, and raise the error of an append that failed if nobody has seen it."""
         await self._appends.answered()
         self._writer.raise_failure()
 
@@ -190,7 +190,7 @@ class LogWriter(StaysHere):
 
     async def close(self) -> None:
         """Write what is outstanding, close the ledger and note its end in the list. Idempotent. The first call raises the error of appends
-        that failed if nobody was told it. A call that is cancelled may be made again. When the time is up before all is acknowledged,
+        that failed if nobody has seen it. A call that is cancelled may be made again. When the time is up before all is acknowledged,
         OperationTimeoutError is raised and the close goes on: nothing more is appended. LeftOpenError if the client was closed before."""
         self._client._loop.check()
         if self._appends.is_stopped:  # with the client, which has ended the writer, too
@@ -216,7 +216,7 @@ class LogWriter(StaysHere):
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
-        """Close the writer. Without an error on its way out this raises the error of appends that failed if nobody was told it."""
+        """Close the writer. Without an error on its way out this raises the error of appends that failed if nobody has seen it."""
         if kind is None:
             await self.close()
             return

@@ -176,7 +176,7 @@ class BookKeeper(LooksInside, StaysHere):
 
     def metrics(self) -> Metrics:
         """Return what this client has counted so far: adds, reads, times, bytes, ensemble changes, timeouts, connections, requests to the
-        metadata store, and what its logs and file stores did. No server is asked, and a client that was closed tells it, too.
+        metadata store, and what its logs and file stores did. No server is asked, and a client that was closed has them, too.
 
         >>> client.metrics()["bookkeeper_client_add_entry_seconds"].p99_s
 
@@ -299,7 +299,7 @@ class BookKeeper(LooksInside, StaysHere):
         read only entries that are known to be acknowledged (``read_runs(..., unchecked_bound=True)``).
 
         Raises NoSuchLedgerError; WrongPasswordError; WrongDigestTypeError if ``digest_type`` is given and another one is stored;
-        ReadTimeoutError, ReadError or UnauthorizedError when the bookies of a ledger that is not CLOSED do not tell its last add confirmed.
+        ReadTimeoutError, ReadError or UnauthorizedError when the bookies of a ledger that is not CLOSED do not give its last add confirmed.
 
         >>> with client.open_ledger(7) as ledger:
         ...     runs = list(ledger.read_runs(0, ledger.last_add_confirmed))
@@ -315,7 +315,7 @@ class BookKeeper(LooksInside, StaysHere):
 
     @checked(ledger_id=ID, password=SECRET)
     def open_known(self, ledger_id: int, stored: Versioned, *, password: bytes = b"", options: ReadOptions | None = None) -> ReadHandle:
-        """Open ledger ``ledger_id`` by metadata that the store has told somebody else, as ``open_ledger(..., lac=False)`` does.
+        """Open ledger ``ledger_id`` by metadata that somebody else read from the store, as ``open_ledger(..., lac=False)`` does.
 
         ``stored`` is that metadata with its version. The store itself is asked only when no replica of an entry has it. ``password`` and
         ``options`` are as in ``open_ledger``.
@@ -399,7 +399,7 @@ class BookKeeper(LooksInside, StaysHere):
         ``last_id`` (inclusive), ``listed_by`` (the name of a log that lists it). Of the metadata: ``state`` (one, or a collection of
         them), ``bookie`` (an id, or a collection of which a fragment names one), ``log`` (the log that it was made for), ``created_after``
         (inclusive) and ``created_before`` (datetimes with a time zone), ``min_length`` and ``max_length`` (bytes of payload, of CLOSED
-        ledgers). ``limit`` ends the table after so many ledgers. ``progress`` tells how many were looked at: with True on standard error,
+        ledgers). ``limit`` ends the table after so many ledgers. ``progress`` reports how many were looked at: with True on standard error,
         otherwise it is a function that is called with the number.
 
         Raises InvalidArgumentError and ArgumentTypeError for a condition that cannot be.

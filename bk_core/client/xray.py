@@ -32,9 +32,9 @@ class Xray:
     """Each copy of the entries ``first`` to ``last`` of a ledger, as its bookie has it.
 
     ``lac`` is the last entry that is known to be acknowledged: the end of a CLOSED ledger, else the highest last add confirmed that a
-    bookie told. What lies behind it may never be acknowledged. ``bookies`` say what each bookie told of itself, ``replicas`` hold the
+    bookie gave. What comes after it may never be acknowledged. ``bookies`` say what each bookie reports of itself, ``replicas`` hold the
     copies, a value for each position of each fragment, as stretches of entries in one state. ``full`` is True if every copy was read. A
-    bookie does not tell if a ledger is fenced there; ``metadata.state`` tells if somebody recovers it, or has closed it.
+    bookie does not say if a ledger is fenced there; ``metadata.state`` says if somebody recovers it, or has closed it.
     """
 
     ledger_id: int

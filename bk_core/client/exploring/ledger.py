@@ -68,12 +68,12 @@ class Ledger(StaysHere):
 
     @property
     def created_at(self) -> datetime | None:
-        """The time at which it was created, in UTC, on its creator's clock or else the metadata store's; None where neither tells."""
+        """The time at which it was created, in UTC, on its creator's clock or else the metadata store's; None where neither has it."""
         return moment(self._found.created_ms) if self._found.created_ms else None
 
     @property
     def log(self) -> str | None:
-        """The name of the log that it was created for, as its custom metadata tells; None for a ledger of its own. The log may be gone, or
+        """The name of the log that it was created for, as its custom metadata says; None for a ledger of its own. The log may be gone, or
         may no longer list it."""
         told = None if self._found.metadata is None else self._found.metadata.custom.get(LOG_KEY)
         return None if told is None else told.decode(errors="replace")

@@ -114,8 +114,8 @@ class FileStore(StoreOwner):
         ``password`` is that of its log and of its data ledgers. ``create`` makes the store if there is none: then ``ensemble_size``,
         ``write_quorum_size``, ``ack_quorum_size`` and ``digest_type`` are those of its ledgers, else they are as they were. Contents of at
         most ``inline_max`` bytes lie within the record of their change. ``take_over=False`` refuses a store that has an owner. ``on_end``
-        is told once, on a thread of the store's, if it ends by a failure, such as being taken over. ``client`` is a ``BookKeeper``. Bookies
-        that are away, as in a restart of a cluster, are waited for, for the client's ``operation_timeout_s``.
+        is called once, on a thread of the store's, if it ends by a failure, such as being taken over. ``client`` is a ``BookKeeper``.
+        Bookies that are away, as in a restart of a cluster, are waited for, for the client's ``operation_timeout_s``.
 
         Raises NoSuchFileStoreError without ``create``; FileStoreTakenOverError with ``take_over=False`` where the store has an owner or one
         died owning it, or where others won; NotEnoughBookiesError, before anything is made or anybody is fenced, when there are too few

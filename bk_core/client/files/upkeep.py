@@ -197,7 +197,7 @@ def delete_file_store(client: LogClient, name: str, *, password: bytes = b"", ev
     """Delete the store called ``name`` with all its files, and return a report.
 
     Its log is deleted first, which fences an owner, then its data ledgers, then their nodes. ``client`` is a ``BookKeeper``, ``password``
-    that of the store. ``even_if_alive`` ends a live owner. What cannot be deleted now stands in the report, or an error tells it;
+    that of the store. ``even_if_alive`` ends a live owner. What cannot be deleted now stands in the report, or an error names it;
     ``gc_file_store`` finishes it later.
 
     Raises NoSuchFileStoreError, LogWriterAliveError where an owner may live, and WrongPasswordError; all of these before anything is done.

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class FileStoreView(StaysHere):
-    """The files of a store as its log tells them, up to the last ``refresh``. Its owner, if there is one, is not disturbed.
+    """The files of a store as its log has them, up to the last ``refresh``. Its owner, if there is one, is not disturbed.
 
     An acknowledged change shows here once bookies report it as confirmed: with the next change, or after the explicit LAC (LC-5). If the
     owner died, its last changes may show only after another owner opens the store.
@@ -68,7 +68,7 @@ class FileStoreView(StaysHere):
     @classmethod
     @checked(password=SECRET)
     def open(cls, client: LogClient, name: str, *, password: bytes = b"") -> Self:
-        """Open a view of the store called ``name``, up to what its log tells now, and return it.
+        """Open a view of the store called ``name``, up to what its log has now, and return it.
 
         ``client`` is a ``BookKeeper``. ``password`` is that of the store.
 
@@ -208,7 +208,7 @@ class FileStoreView(StaysHere):
     def refresh(self) -> bool:
         """Take in what has happened since the last look, and return True if something has.
 
-        Where the owner has trimmed its log meanwhile (it does that behind a snapshot of all files), the view begins again at that snapshot,
+        Where the owner has trimmed its log meanwhile (it does that after a snapshot of all files), the view begins again at that snapshot,
         and shows the files as they were known before until all of it is there. After any error the view shows the files of one moment: the
         moment that it knew before, or a later one.
 

@@ -108,7 +108,7 @@ class ReadHandle(StaysHere):
 
     @property
     def is_closed(self) -> bool:
-        """True if the ledger is CLOSED, as far as this handle knows. It does not tell if the handle is closed."""
+        """True if the ledger is CLOSED, as far as this handle knows. It does not say if the handle is closed."""
         return self._view.is_closed
 
     @property

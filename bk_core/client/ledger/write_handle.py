@@ -156,7 +156,7 @@ class WriteHandle(Appending):
     def flush(self) -> None:
         """Wait until everything appended so far is acknowledged, whatever others append meanwhile.
 
-        Raises the error that ended this handle, or that of an append that failed if nobody was told it; OperationTimeoutError after
+        Raises the error that ended this handle, or that of an append that failed if nobody has seen it; OperationTimeoutError after
         ``operation_timeout_s``.
         """
         self._await_answers()
@@ -173,7 +173,7 @@ class WriteHandle(Appending):
             until_now.before = None
 
     def raise_failure(self) -> None:
-        """Raise the error that ended this handle, or that of an append that failed if nobody was told it. It waits for nothing."""
+        """Raise the error that ended this handle, or that of an append that failed if nobody has seen it. It waits for nothing."""
         self._raise_end()
         lost = self._losses.take()
         if lost is not None:
@@ -211,9 +211,9 @@ class WriteHandle(Appending):
         Raises LedgerFencedError, at every call, for a ledger that another client fenced or closed elsewhere; LeftOpenError, at every call,
         if its client was closed before: what was acknowledged is safe, and a recovery closes the ledger. Raises OperationTimeoutError
         when closing lasts longer than ``operation_timeout_s``; the close goes on then. The first call raises the error of appends that
-        failed, after it has closed the ledger without them, unless that error was told already: ``result()`` or ``exception()`` of one of
-        their futures was called, or a call of this handle raised it. A completion callback that does not look at its future is told
-        nothing. After a call that raised, the attribute ``metadata`` tells how the ledger ended.
+        failed, after it has closed the ledger without them, unless that error was raised already: ``result()`` or ``exception()`` of one of
+        their futures was called, or a call of this handle raised it. A completion callback that does not look at its future has
+        not seen it. After a call that raised, the attribute ``metadata`` says how the ledger ended.
 
         Rules: G-10, G-11.
         """
@@ -287,7 +287,7 @@ class WriteHandle(Appending):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close the ledger if there was no error; this raises the error of appends that failed if nobody was told it."""
+        """Close the ledger if there was no error; this raises the error of appends that failed if nobody has seen it."""
         if kind is None:
             self.close()
             return

@@ -20,8 +20,8 @@ from bk_core.protocol.log.segments import LogProperties, Segment
 class LogInfo:
     """A log at one moment. ``rows`` and ``bytes`` are those of committed segments that are left; entries of a live segment are not counted.
 
-    ``first`` is the position of the first entry that is left, ``end`` the one behind the last committed entry. ``writer`` is the process
-    that writes the log exclusively, or died writing it (its ``state`` tells); None if there is none.
+    ``first`` is the position of the first entry that is left, ``end`` the one after the last committed entry. ``writer`` is the process
+    that writes the log exclusively, or died writing it (its ``state`` says which); None if there is none.
     """
 
     name: str

@@ -203,7 +203,7 @@ class Log(StaysHere):
     def reader(self, start: Position | datetime | str = EARLIEST) -> LogReader:
         """Return a reader of the log in order. Nobody is fenced.
 
-        ``start`` is "earliest", the first entry that is left; "latest", behind the last entry that can be read now; a Position, for one the
+        ``start`` is "earliest", the first entry that is left; "latest", after the last entry that can be read now; a Position, for one the
         ``position`` of another reader or the ``end_position`` of a run; or a datetime with a time zone, the first entry that was committed
         then or later.
 
@@ -259,7 +259,7 @@ class Log(StaysHere):
 
         It is a ``pyarrow.RecordBatchReader``: an iterator of record batches, which polars, DuckDB and others take as it is
         (``__arrow_c_stream__``). Batches are made as they are asked for. What it has open, up to four ledgers, is closed when all is read,
-        at an error, or when nobody refers to the reader any more (``del``); pyarrow's ``close`` does not tell it.
+        at an error, or when nobody refers to the reader any more (``del``); pyarrow's ``close`` closes none of them.
 
         A log of Arrow entries has its own columns. A raw log has ``log``, ``ledgerId``, ``entryId``, ``offset``, ``timestamp``, ``key``
         (null), ``value`` and ``length``, as in Spark. ``columns`` names those to read, in this order; only they are decoded. ``start`` and
@@ -383,7 +383,7 @@ class Log(StaysHere):
         """Drop whole segments from the front, and return the ids of the ledgers that were deleted.
 
         A segment is dropped if it lies before the segment of the Position ``before``, or was committed before the datetime ``before``; if
-        it was committed longer ago than ``older_than`` (a timedelta or seconds); or if the segments behind it have ``max_bytes`` already.
+        it was committed longer ago than ``older_than`` (a timedelta or seconds); or if the segments after it have ``max_bytes`` already.
 
         Raises InvalidArgumentError without a bound; LogClockError for a time that the metadata store's clock has not reached;
         NoSuchLogError.

@@ -43,7 +43,7 @@ class LogSpan:
 
     @property
     def end_position(self) -> Position:
-        """Return the position behind the last entry, at which a reader goes on."""
+        """Return the position after the last entry, at which a reader goes on."""
         return Position(self.seq, self.last_entry_id + 1)
 
 

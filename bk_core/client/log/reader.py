@@ -85,7 +85,7 @@ class LogEntries:
 
     @property
     def end_position(self) -> Position:
-        """The position at which to go on behind this run."""
+        """The position at which to go on after this run."""
         return Position(self.segment.seq, self.first_entry_id + self.count)
 
 
@@ -108,7 +108,7 @@ class LogReader(StaysHere):
     To follow a log, use ``follow``, or ``read``, then ``wait``, then ``read`` again. ``close`` it, or use it with ``with``.
 
     Entries are read whole. If the ``row`` of a position lies inside an entry, this entry is read from its first row on. If all rows of the
-    entry were consumed, reading begins behind it: in a raw log ``Position(3, 17, row=1)`` is ``Position(3, 18)``. ``Log.to_batches`` is
+    entry were consumed, reading begins after it: in a raw log ``Position(3, 17, row=1)`` is ``Position(3, 18)``. ``Log.to_batches`` is
     exact to the row.
     """
 
@@ -196,7 +196,7 @@ class LogReader(StaysHere):
         An acknowledged entry of a live segment is confirmed, and so readable, with the entry after it, or by the writer a moment later
         (``limits.explicit_lac_ns``, a fifth of a second by default); once the writer is closed everything is.
 
-        Raises LogDataLossError if the log was recreated or trimmed behind the position (LOG-13), if a ledger that it lists does not exist,
+        Raises LogDataLossError if the log was recreated or trimmed past the position (LOG-13), if a ledger that it lists does not exist,
         and, after the entries that are there, if a ledger was closed below what the list says.
         """
         self._asking = not self._following

@@ -51,7 +51,7 @@ class TracedSegment:
 class BatchTrace:
     """The segments that one batch of a query added to a log. A batch without rows added none.
 
-    ``known`` tells how the segments were found: "recorded" in the log's list, or, of segments of older programs, "by the time of its
+    ``known`` says how the segments were found: "recorded" in the log's list, or, of segments of older programs, "by the time of its
     commit". ``committed_at_ms`` is None for a batch that is neither the query's last nor has segments.
     """
 
@@ -244,7 +244,7 @@ def _held(client: LogClient, segment: Segment, known: dict[int, LedgerMetadata |
 def trace_entry(client: LogClient, ledger_id: int, entry_id: int) -> EntryTrace:
     """Return where an entry came from: its log, segment, query and batch, as far as they are known.
 
-    Raises NoSuchLedgerError, InvalidArgumentError for an entry behind the end of a CLOSED ledger, and the errors of reading a log's list.
+    Raises NoSuchLedgerError, InvalidArgumentError for an entry after the end of a CLOSED ledger, and the errors of reading a log's list.
     """
     metadata = client.ledger_metadata(ledger_id)
     if metadata.state.name == "CLOSED" and entry_id > metadata.last_entry_id:

@@ -185,7 +185,7 @@ class LogWriter(Leadership):
     @property
     @holds_lock
     def position(self) -> Position:
-        """The position behind the last acknowledged entry. The next entry gets it if nothing is outstanding and no roll comes between."""
+        """The position after the last acknowledged entry. The next entry gets it if nothing is outstanding and no roll comes between."""
         with self._lock:
             current, acknowledged = self.ledger_id, self._acknowledged
             if acknowledged is not None and acknowledged.ledger_id == current:
@@ -270,7 +270,7 @@ class LogWriter(Leadership):
     def flush(self) -> None:
         """Wait until everything appended so far is acknowledged, whatever others append meanwhile.
 
-        Raises the error of an append that failed if nobody was told it; LogTakenOverError if the writer was ended; OperationTimeoutError
+        Raises the error of an append that failed if nobody has seen it; LogTakenOverError if the writer was ended; OperationTimeoutError
         after the client's ``operation_timeout_s``.
         """
         self._home.check("writer of a log")
@@ -286,7 +286,7 @@ class LogWriter(Leadership):
         self.raise_failure()
 
     def raise_failure(self) -> None:
-        """Raise the error that ended this writer, or that of an append that failed if nobody was told it. It waits for nothing."""
+        """Raise the error that ended this writer, or that of an append that failed if nobody has seen it. It waits for nothing."""
         error = self._machine.error
         if error is not None:
             self._losses.told(error)
@@ -378,8 +378,8 @@ class LogWriter(Leadership):
 
         It has no effect on a writer that was taken over, nor in a forked child; it raises LogTakenOverError if the log is taken over while
         it closes, and LeftOpenError, at every call, if its client was closed before: what was acknowledged is safe, and the next writer
-        closes the ledger. The first call raises the error of appends that failed, unless a future that was asked or a call that raised has
-        told it.
+        closes the ledger. The first call raises the error of appends that failed, unless a future that was asked or a call has raised it
+        already.
         """
         if not self._home.is_here:
             return
@@ -451,7 +451,7 @@ class LogWriter(Leadership):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Close the writer if there was no error; this raises the error of appends that failed if nobody was told it."""
+        """Close the writer if there was no error; this raises the error of appends that failed if nobody has seen it."""
         if kind is None:
             self.close()
             return

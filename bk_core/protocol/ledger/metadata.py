@@ -58,8 +58,8 @@ class LedgerMetadata:
 
     ``last_entry_id`` and ``length`` have a meaning only when CLOSED, and are -1 and 0 before. ``format_version`` is kept on every rewrite
     (metadata.md 3.2). ``unknown_fields`` holds protobuf fields this code does not know, byte for byte (META-8). ``has_digest`` and
-    ``stores_password`` tell if a digest type and a password, perhaps an empty one, are stored; if not, ``digest_type`` or ``password`` is
-    what a caller gave (META-15). ``has_password`` tells if the ledger is protected. ``ctime_ms`` is when its creator made it, on the
+    ``stores_password`` say if a digest type and a password, perhaps an empty one, are stored; if not, ``digest_type`` or ``password`` is
+    what a caller gave (META-15). ``has_password`` says if the ledger is protected. ``ctime_ms`` is when its creator made it, on the
     creator's clock, in milliseconds since 1970; None if the creator did not say (metadata.md 3.6).
     """
 
@@ -183,7 +183,7 @@ class LedgerMetadata:
         return self.fragments[index]
 
     def first_entry_after(self, entry_id: int) -> int | None:
-        """Return the first entry of the fragment behind that of ``entry_id``, or None if there is none. The fragment is found as
+        """Return the first entry of the fragment after that of ``entry_id``, or None if there is none. The fragment is found as
         ``fragment_of`` does.
 
         Rule: META-5.

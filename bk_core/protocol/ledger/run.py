@@ -124,7 +124,7 @@ class EntryRun:
         return [bytes(v[o[i] : o[i + 1]]) for i in range(self.count)]
 
     def split(self, last: int) -> tuple[EntryRun | None, EntryRun | None]:
-        """Return the entries up to ``last`` and those behind it, None where there are none. Both share ``values``."""
+        """Return the entries up to ``last`` and those after it, None where there are none. Both share ``values``."""
         count = min(max(0, (last - self.first_entry_id) // self.step + 1), self.count)
         if count in (0, self.count):
             return (self, None) if count else (None, self)

@@ -64,7 +64,7 @@ class Segment:
 
     @property
     def after_entry(self) -> int:
-        """The entry behind the last one; of a segment without entries its first."""
+        """The entry after the last one; of a segment without entries its first."""
         return self.first_entry_id + self.entries
 
     def first_position(self) -> Position:
@@ -105,7 +105,7 @@ class Segment:
         return self.rows * units // self.units, self.bytes * units // self.units
 
     def position_after(self, units: int) -> Position:
-        """Return the position behind the first ``units`` units; the end of the segment is spelled as entry ``last_entry_id`` + 1."""
+        """Return the position after the first ``units`` units; the end of the segment is spelled as entry ``last_entry_id`` + 1."""
         if units == self.units:
             return Position(self.seq, self.first_entry_id + self.entries)
         per_entry = self.rows_per_entry or 1
@@ -200,7 +200,7 @@ class LogProperties:
     them. ``schema`` is a serialised Arrow schema in base64, or "" until the first write gives it. With ``guaranteed`` data ledgers are
     written with a guaranteed write quorum.
 
-    Segments older than ``retention_ms``, and those behind which there are ``retention_bytes`` already, may be trimmed. Marks of queries
+    Segments older than ``retention_ms``, and those after which there are ``retention_bytes`` already, may be trimmed. Marks of queries
     that have not committed for ``committed_retention_ms`` are forgotten. None keeps them for ever.
     """
 
