@@ -38,7 +38,7 @@ def test_a_source_tree_that_is_not_installed_says_so() -> None:
 
 
 def test_pages_tell_no_other_version() -> None:
-    assert re.findall(r"^Version (\S+),", (ROOT / "README.md").read_text(), re.M) == [VERSION]
+    assert re.findall(r"^This is version (\S+);", (ROOT / "README.md").read_text(), re.M) == [VERSION]
     newest = re.search(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
     assert newest is not None and VERSION in newest[1]
 
