@@ -12,7 +12,7 @@ from bk_core.metadata.access import METADATA_AUTH, MetadataAuth, MetadataTls
 from bk_core.protocol.ledger.placement import location
 from bk_core.protocol.ledger.read.options import ReadOptions
 from bk_core.protocol.limits import Limits
-from bk_core.security import Security
+from bk_core.security import Security, security_of
 
 WireProtocol: TypeAlias = Literal["v2", "v3"]
 Placement: TypeAlias = Literal["random", "rack-aware"]
@@ -112,7 +112,8 @@ class ClientConfig:
     """The certificates of TLS to the metadata store, for a URI with ``zk+tls://`` or ``etcd+tls://``; None then trusts the authorities of
     the system."""
     security: Security | None = None
-    """The TLS and the authentication of the connections to bookies; None is without both."""
+    """The TLS and the authentication of the connections to bookies; None is what the options of the URI say (``bookie_ca_file``,
+    ``bookie_user`` and the like), or without both."""
 
     def __post_init__(self) -> None:
         check_fields(self, _CHECKS)
@@ -122,6 +123,13 @@ class ClientConfig:
             if getattr(self, name) not in get_args(known):
                 raise InvalidArgumentError(f"{name} must be one of {', '.join(get_args(known))}, not {getattr(self, name)!r}")
         self._check_racks()
+        if self.security is not None and security_of(self.uri) is not None:
+            raise InvalidArgumentError("TLS and passwords of bookies stand in the URI or beside it, not in both")
+
+    @property
+    def bookie_security(self) -> Security | None:
+        """The ``security`` that holds: the one beside the URI, or the one in its options."""
+        return self.security or security_of(self.uri)
 
     @property
     def machine_limits(self) -> Limits:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass, field
 from typing import Protocol, get_args, runtime_checkable
+from urllib.parse import parse_qsl
 
 from bk_core.arguments import Check, check_fields, one_of
 from bk_core.errors import InvalidArgumentError
 from bk_core.protocol.link.auth_exchange import AuthExchange
 from bk_core.sasl import DigestMd5
-from bk_core.secrets import Secret, check_secret, text_of
+from bk_core.secrets import Secret, SecretFile, SecretVariable, check_secret, text_of
 from bk_core.tls_files import MinimumTls, context_of
 
+PASSWORD_VARIABLE = "BK_BOOKIE_PASSWORD"
+"""The variable that holds the password of the user in a URI which names no file of it."""
+_OF_TLS = ("bookie_tls", "bookie_ca_file", "bookie_cert_file", "bookie_key_file", "bookie_key_password_file", "bookie_verify_host")
+URI_OPTIONS = (*_OF_TLS, "bookie_user", "bookie_password_file")
+"""The options of a URI that ``security_of`` understands."""
 _SECRET = Check("a secret", lambda value: True)  # ``check_secret`` says more
 _PATH = Check("a path as text", lambda value: isinstance(value, str))
 _AUTH = Check("BookieSasl(...), or an object that makes exchanges", lambda value: callable(getattr(value, "exchange", None)), optional=True)
@@ -125,3 +131,25 @@ class Security:
             self.tls.context()
         if self.auth is not None:
             self.auth.exchange("")
+
+
+def security_of(uri: str) -> Security | None:
+    """Return what the options of a URI say of the connections to bookies, None if they say nothing. They name files, never a secret, so
+    that a URI may be shown. Raises InvalidArgumentError."""
+    query = dict(parse_qsl(uri.partition("?")[2].partition("#")[0], keep_blank_values=True))
+    tls = auth = None
+    if any(name in query for name in _OF_TLS):
+        for name in ("bookie_tls", "bookie_verify_host"):
+            if query.get(name, "true") not in ("true", "false"):
+                raise InvalidArgumentError(f"{name} must be true or false, not {query[name]!r}")
+        if query.get("bookie_tls") == "false":
+            raise InvalidArgumentError("bookie_tls=false says nothing: leave it out, and all that is about certificates of bookies")
+        password = SecretFile(query["bookie_key_password_file"]) if "bookie_key_password_file" in query else None
+        files = (query.get("bookie_ca_file"), query.get("bookie_cert_file"), query.get("bookie_key_file"))
+        tls = BookieTls(*files, password, query.get("bookie_verify_host") != "false")
+    if "bookie_user" in query:
+        file = query.get("bookie_password_file")
+        auth = BookieSasl(query["bookie_user"], SecretVariable(PASSWORD_VARIABLE) if file is None else SecretFile(file))
+    elif "bookie_password_file" in query:
+        raise InvalidArgumentError("bookie_password_file means nothing without bookie_user")
+    return None if tls is None and auth is None else Security(tls, auth)

@@ -82,8 +82,8 @@ def connect(
     """
     check_names(settings, ClientConfig, "client setting")
     config = ClientConfig(uri, protocol, **settings)
-    if config.security is not None:
-        config.security.check()
+    if (security := config.bookie_security) is not None:
+        security.check()
 
     def make() -> BookKeeper:
         if (

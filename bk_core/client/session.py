@@ -54,6 +54,7 @@ from bk_core.protocol.ledger.write.options import ChangeWindow, EnsembleChangeMo
 from bk_core.protocol.session.refusals import Refusals
 from bk_core.protocol.session.shortage import Shortages
 from bk_core.protocol.wire.messages import BatchReadRequest, ReadRequest, ReadRunRequest, Request, Status
+from bk_core.security import Security
 from bk_core.threads import Home, SafeFuture, rest_if_daemon, wait_done
 
 log = logging.getLogger("bk_core.client")
@@ -108,6 +109,7 @@ class Session:
     """Reactor thread and metadata threads of one client. ``close`` ends both."""
 
     link_type: type[BookieLink] = BookieLink
+    security: Security | None = None
     _preparing: WorkerPool | None = None  # threads that read files and secrets for connections, where there are any
     tracers: tuple[Tracer, ...] = ()  # of ``BookKeeper.trace``; almost always none
     _shut = False  # True once links are closed; later ones are closed at once
@@ -140,7 +142,8 @@ class Session:
         self._shortages = Shortages()
         self._refusals = Refusals()
         # threads of their own: secrets and files may take long, and so may a metadata store that does not answer
-        if config.security is not None:
+        self.security = config.bookie_security
+        if self.security is not None:
             self._preparing = WorkerPool("bookkeeper-security", SECURITY_THREADS)
         self.placement = self._new_placement(self._racks)
         self._on_bookies: dict[Informed, None] = {}
@@ -334,7 +337,7 @@ class Session:
 
     def _prepare(self, bookie: BookieId, host: str, then: Callable[[Prepared | None, BookieSecurityError | None], None]) -> None:
         """Have the files and secrets for one connection read on a thread of their own (LINK-10)."""
-        security, pool = self.config.security, self._preparing
+        security, pool = self.security, self._preparing
         assert security is not None and pool is not None
 
         def call() -> None:

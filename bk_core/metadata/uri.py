@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from bk_core.errors import InvalidArgumentError
 from bk_core.metadata.access import AUTH_OPTIONS, TLS_OPTIONS
+from bk_core.security import URI_OPTIONS as OF_BOOKIES
 
 SESSION_TIMEOUT_MS = 10_000
 _OF_ALL = ("chroot", "log_root", "session_timeout_ms")
@@ -76,7 +77,7 @@ def _of_servers(uri: str, driver: str, rest: str, by_tls: bool, layout: str | No
     split_hosts(hosts, 1)
     found = _options(parts.query)
     known = (*_OF_ALL, *AUTH_OPTIONS[driver], *TLS_OPTIONS)
-    unknown = sorted(found.keys() - set(known))
+    unknown = sorted(found.keys() - set(known) - set(OF_BOOKIES))
     if unknown or parts.fragment:
         name = (unknown or [parts.fragment])[0]
         if "password" in name:

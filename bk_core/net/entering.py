@@ -120,7 +120,7 @@ class Entering:
             if not self._tls.shake():
                 return None
         except ssl.SSLError as error:
-            raise self._failed(error) from None
+            raise failed_tls(self._prepared, error) from None
         self._shaking = False
         return self._entrance.secured()
 
@@ -153,26 +153,30 @@ class Entering:
             except BlockingIOError:
                 return False
             except ssl.SSLError as error:
-                raise self._failed(error) from None
+                raise failed_tls(self._prepared, error) from None
             if not count:
                 raise ConnectionError(f"closed by the bookie while {self.awaits} was awaited")
             self._input += room[:count]
         return True
 
-    def _failed(self, error: ssl.SSLError) -> OSError | BookieSecurityError:
-        """Return what an error of TLS means. An end of the connection may have any cause, so it stays what it is."""
-        failure, words = failure_of(error)
-        detail = f" ({words})" if words else ""
-        match failure:
-            case TlsFailure.CLOSED:
-                return ConnectionError("closed by the bookie in the TLS handshake")
-            case TlsFailure.UNTRUSTED:
-                return self._error(BookieTlsError, f"has a certificate that is not trusted{detail}")
-            case TlsFailure.OTHER_HOST:
-                return self._error(BookieHostNameError, f"has a certificate for another host than {self._prepared.host}{detail}")
-            case TlsFailure.NO_TLS:
-                return self._error(BookieTlsError, f"agrees to TLS, and does not speak it{detail}")
-        return self._error(BookieTlsError, f"ends TLS{detail}: it may want a client certificate of an authority that it trusts")
-
     def _error(self, kind: type[BookieSecurityError], text: str) -> BookieSecurityError:
         return kind(f"bookie {self._prepared.bookie} {text}", bookie=self._prepared.bookie)
+
+
+def failed_tls(prepared: Prepared, error: OSError) -> OSError | BookieSecurityError:
+    """Return what an error of TLS means. An end of the connection may have any cause, so it stays what it is."""
+    failure, words = failure_of(error)
+    detail = f" ({words})" if words else ""
+    kind: type[BookieSecurityError] = BookieTlsError
+    match failure:
+        case TlsFailure.CLOSED:
+            return ConnectionError("closed by the bookie in the TLS handshake")
+        case TlsFailure.UNTRUSTED:
+            text = f"has a certificate that is not trusted{detail}"
+        case TlsFailure.OTHER_HOST:
+            kind, text = BookieHostNameError, f"has a certificate for another host than {prepared.host}{detail}"
+        case TlsFailure.NO_TLS:
+            text = f"agrees to TLS, and does not speak it{detail}"
+        case _:
+            text = f"ends TLS{detail}: it may want a client certificate of an authority that it trusts"
+    return kind(f"bookie {prepared.bookie} {text}", bookie=prepared.bookie)

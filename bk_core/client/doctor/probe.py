@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bk_core.background import WorkerPool
-from bk_core.errors import BkError, RemoteProtocolError
+from bk_core.errors import BkError, BookieSecurityError, RemoteProtocolError
+from bk_core.net.blocking_entry import entered
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.wire.connection import LENGTH_BYTES, Protocol, decode_response, encode_batch_read, encode_request
 from bk_core.protocol.wire.messages import BatchReadRequest, BookieInfoRequest, BookieInfoResponse, ReadRequest, Response, Status
@@ -99,6 +100,8 @@ class _Probing:
             return self._ask(address)
         except ConnectionRefusedError:
             return BookieProbe(self._bookie, REFUSES, "nothing listens there", address)
+        except BookieSecurityError as error:
+            return BookieProbe(self._bookie, REFUSES, str(error.args[0]), address)
         except TimeoutError:
             return BookieProbe(self._bookie, SILENT, f"no answer within {self._timeout_s:g} s", address)
         except socket.gaierror as error:
@@ -129,9 +132,10 @@ class _Probing:
 
     @contextmanager
     def _connected(self, address: tuple[str, int]) -> Iterator[socket.socket]:
-        with socket.create_connection(address, self._timeout_s) as peer:
-            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            yield peer
+        with socket.create_connection(address, self._timeout_s) as plain:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with entered(plain, self._client.config.bookie_security, self._bookie, address[0]) as peer:
+                yield peer
 
     def _round_trip(self, peer: socket.socket, protocol: Protocol) -> int:
         begun = time.monotonic_ns()

@@ -1,0 +1,69 @@
+"""The options of a URI about the connections to bookies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import bk_core
+from bk_core import BookieSasl, BookieTls, SecretFile, Security
+from bk_core.config import ClientConfig
+from bk_core.errors import InvalidArgumentError, MetadataUnavailableError
+from bk_core.metadata import open_store
+from bk_core.secrets import SecretVariable
+from bk_core.security import URI_OPTIONS, security_of
+
+NOWHERE = "zk://127.0.0.1:1/ledgers"
+
+
+@pytest.mark.parametrize(
+    ("query", "security"),
+    [
+        ("", None),
+        ("chroot=/a", None),
+        ("bookie_tls=true", Security(BookieTls())),
+        ("bookie_ca_file=/a%20b.pem", Security(BookieTls("/a b.pem"))),
+        (
+            "bookie_cert_file=/c&bookie_key_file=/k&bookie_key_password_file=/p&bookie_verify_host=false",
+            Security(BookieTls(None, "/c", "/k", SecretFile("/p"), False)),
+        ),
+        ("bookie_user=ann&bookie_password_file=/p", Security(auth=BookieSasl("ann", SecretFile("/p")))),
+        ("bookie_user=ann", Security(auth=BookieSasl("ann", SecretVariable("BK_BOOKIE_PASSWORD")))),
+        ("bookie_ca_file=/a&bookie_user=ann&user=bob", Security(BookieTls("/a"), BookieSasl("ann", SecretVariable("BK_BOOKIE_PASSWORD")))),
+    ],
+)
+def test_it_names_files(query: str, security: Security | None) -> None:
+    uri = f"{NOWHERE}?{query}" if query else NOWHERE
+    assert security_of(uri) == security and ClientConfig(uri).bookie_security == security
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("bookie_tls=yes", "bookie_tls must be true or false"),
+        ("bookie_tls=false", "bookie_tls=false says nothing"),
+        ("bookie_verify_host=0", "bookie_verify_host must be true or false"),
+        ("bookie_key_file=/k", "mean nothing without cert"),
+        ("bookie_password_file=/p", "means nothing without bookie_user"),
+        ("bookie_user=ann&bookie_password=moss-3310", "a URI never holds a password"),
+        ("bookie_ca_file=/absent.pem", "ca of BookieTls, /absent.pem, cannot be used"),
+        ("bookie_caa_file=/a", "unknown option 'bookie_caa_file'"),
+    ],
+)
+def test_what_can_never_work_is_told_before_anything_is_asked(query: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BK_BOOKIE_PASSWORD", "x")
+    with pytest.raises(InvalidArgumentError, match=text) as told:
+        bk_core.connect(f"{NOWHERE}?{query}")
+    assert "moss" not in str(told.value)
+
+
+def test_it_stands_in_one_place() -> None:
+    with pytest.raises(InvalidArgumentError, match="in the URI or beside it, not in both"):
+        bk_core.connect(f"{NOWHERE}?bookie_tls=true", security=Security(BookieTls()))
+
+
+def test_whoever_opens_the_store_alone_lets_them_pass() -> None:
+    options: Any = "&".join(f"{name}=true" for name in URI_OPTIONS)
+    with pytest.raises(MetadataUnavailableError):
+        open_store(f"{NOWHERE}?{options}", timeout_s=1)
