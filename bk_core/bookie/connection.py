@@ -11,7 +11,9 @@ import time
 from collections import deque
 from contextlib import suppress
 
+from bk_core.net.tls_socket import TlsSocket
 from bk_core.protocol.bookie.admission import Quiet
+from bk_core.protocol.bookie.gate import Gate
 from bk_core.protocol.bookie.listing import EntryListing
 from bk_core.protocol.bookie.stream import RequestStream, Unit
 from bk_core.protocol.wire.connection import ReplyTo
@@ -34,12 +36,14 @@ class Tag:
 
 class Connection:
     __slots__ = (
-        *("events", "inbox", "known", "open", "outbox", "partial", "peer", "polls", "protocol"),
-        *("queued", "received_at", "sent_at", "sock", "unsent_bytes", "waiting"),
+        *("events", "gate", "inbox", "known", "open", "outbox", "partial", "peer", "polls", "protocol"),
+        *("queued", "received_at", "sent_at", "shaking", "sock", "unsent_bytes", "waiting"),
     )
 
-    def __init__(self, sock: socket.socket, peer: str) -> None:
-        self.sock = sock
+    def __init__(self, sock: socket.socket, peer: str, gate: Gate | None = None) -> None:
+        self.sock: socket.socket | TlsSocket = sock
+        self.gate = gate  # until this peer is admitted; None where everybody is
+        self.shaking = False  # in the handshake of TLS
         self.peer = peer
         self.protocol = RequestStream()
         self.partial = bytearray()  # a frame whose rest has not come yet, ``known`` bytes of it; a large one with room for more

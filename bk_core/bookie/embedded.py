@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from bk_core.background import Worker
 from bk_core.bookie.collector import Collector, CollectorOptions
+from bk_core.bookie.door import Door
 from bk_core.bookie.guard import ClusterGuard
 from bk_core.bookie.identity import Standing, begin_anew, examine, kept_address, sign, write_durably
 from bk_core.bookie.loop import DISK_RESERVE_BYTES, BookieServer
@@ -29,6 +30,7 @@ from bk_core.metadata.store import MetadataStore, Registration
 from bk_core.metrics.bookie import ServerCounts
 from bk_core.metrics.snapshot import Metrics
 from bk_core.protocol.bookie.admission import ConnectionLimits
+from bk_core.security import Security
 
 log = logging.getLogger("bk_core.bookie")
 
@@ -38,7 +40,7 @@ _T = TypeVar("_T")
 @dataclass(frozen=True, slots=True)
 class BookieOptions:
     """Options of a bookie. ``accept_data_loss`` lets a bookie start that has lost its data, with every ledger that may be affected in limbo
-    (B-10).
+    (B-10). ``door`` is what it asks of those who connect, and ``security`` how it comes in to other bookies.
 
     Times are in seconds. ``disk_reserve_bytes`` of free disk are kept for fences and recovery (B-11).
     """
@@ -48,6 +50,8 @@ class BookieOptions:
     refill_interval_s: float = 10.0
     disk_reserve_bytes: int = DISK_RESERVE_BYTES
     limits: ConnectionLimits = ConnectionLimits()
+    door: Door | None = None
+    security: Security | None = None
 
 
 class EmbeddedBookie:
@@ -122,7 +126,11 @@ class EmbeddedBookie:
             if lost:
                 begin_anew(self._directory)
             reserve, limits = self._options.disk_reserve_bytes, self._options.limits
-            server = BookieServer(listener, self._directory / "current", disk_reserve_bytes=reserve, limits=limits, counts=self.counts)
+            if (door := self._options.door) is not None:
+                door.check()
+            server = BookieServer(
+                listener, self._directory / "current", disk_reserve_bytes=reserve, limits=limits, counts=self.counts, door=door
+            )
             if self._store is not None:
                 if lost:
                     mark_losses(server, self._store, self.bookie_id)
@@ -239,7 +247,7 @@ class EmbeddedBookie:
 
     def _look_after(self, worker: Worker, server: BookieServer, store: MetadataStore) -> None:
         """Fill up what was lost, and collect what was deleted, again and again."""
-        reader = self._reader = ReplicaReader(store.resolve)
+        reader = self._reader = ReplicaReader(store.resolve, security=self._options.security)
         guard = ClusterGuard(store, self.bookie_id, self._directory, lambda foreign: self._on_loop(lambda: server.see_foreign(foreign)))
         refill = Refill(store, self.bookie_id, self._directory, server, self._on_loop, reader, guard)
         collector = Collector(store, self.bookie_id, server, self._on_loop, self._options.collector, guard)

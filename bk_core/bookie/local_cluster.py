@@ -30,7 +30,9 @@ from typing import IO, Any, Protocol
 from bk_core.arguments import SECONDS, checked, whole
 from bk_core.bookie import apache as apache_releases
 from bk_core.bookie.apache import ApacheBookie, ApacheSettings
+from bk_core.bookie.certificates import LocalSecurity
 from bk_core.bookie.children import Child, free_port
+from bk_core.bookie.door import Door
 from bk_core.bookie.ports import is_free
 from bk_core.bookie.private import DIRECTORY_MODE, make_directory
 from bk_core.bookie.telling import check_page
@@ -66,7 +68,8 @@ class _Bookie(Protocol):
 class EmbeddedBookieProcess:
     """A process ``python -m bk_core.bookie.server`` with its data and ``bookie.log`` in ``directory``; the port is kept there too."""
 
-    def __init__(self, directory: Path, uri: str, port: int, metrics_port: int | None = None) -> None:
+    def __init__(self, directory: Path, uri: str, port: int, metrics_port: int | None = None, door: Door | None = None) -> None:
+        self._door = door
         self.bookie_id = f"127.0.0.1:{port}"
         self._port = port
         self.metrics_port = metrics_port
@@ -97,6 +100,10 @@ class EmbeddedBookieProcess:
         command += ["--refill-interval-s", "1"]
         if self.metrics_port is not None:
             command += ["--metrics-port", str(self.metrics_port)]
+        if self._door is not None:
+            files = (self._door.cert, self._door.key, self._door.client_ca, self._door.users_file)
+            for flag, file in zip(("--tls-cert", "--tls-key", "--tls-client-ca", "--sasl-users"), files, strict=True):
+                command += [] if file is None else [flag, file]
         if accept_data_loss:
             command.append("--accept-data-loss")
         source = str(Path(__file__).resolve().parents[2])  # this package, also when it is not installed
@@ -159,6 +166,8 @@ class LocalCluster:
         apache_settings: ApacheSettings | None = None,
         metrics: bool = False,
         port: int | None = None,
+        tls: bool = False,
+        sasl: bool = False,
     ) -> None:
         if not 1 <= bookies <= BOOKIES_MAX:
             raise InvalidArgumentError(f"bookies={bookies} is not from 1 to {BOOKIES_MAX}")
@@ -166,6 +175,10 @@ class LocalCluster:
             raise InvalidArgumentError("Apache's bookies serve metrics of their own: see httpServerEnabled and statsProviderClass")
         if port is not None and zookeeper is not None:
             raise InvalidArgumentError("port is that of a ZooKeeper to start, and zookeeper names one that runs: leave one of them out")
+        if (tls or sasl) and apache is not None:
+            raise InvalidArgumentError("tls and sasl are those of embedded bookies: give Apache's their own lines (apache_settings)")
+        self._wants = tls, sasl
+        self._security: LocalSecurity | None = None
         self._metrics = metrics
         self._asked_port = port
         check_page(0 if metrics else None)
@@ -188,11 +201,18 @@ class LocalCluster:
     def _start(self, bookies: int, directory: Path | None, apache: str | None, zookeeper: str | None) -> None:
         self.directory = self._open_directory(directory)
         self._state = self._load_state(f"apache {apache}" if apache else _EMBEDDED)
-        self.uri = self._start_zookeeper(zookeeper)
+        if any(self._wants):
+            self._security = LocalSecurity(self.directory / "security", *self._wants)
+            self._security.make()
+        self.uri = self._with_security(self._start_zookeeper(zookeeper))
         self._store = self._open_store(zookeeper is not None)
         self._resources.callback(self._store.close)
         self._resources.callback(self._stop_bookies)
         self._start_bookies(max(bookies, len(self._state["bookie_ports"])))
+
+    def _with_security(self, uri: str) -> str:
+        """Return the URI with the options by which a client comes in to the bookies."""
+        return uri if self._security is None else f"{uri}{'&' if '?' in uri else '?'}{self._security.query()}"
 
     # --- the life of the whole ---------------------------------------------------------------------------------------
 
@@ -311,7 +331,8 @@ class LocalCluster:
         directory = self.directory / f"bookie-{index}"
         if self._libraries is not None:
             return ApacheBookie(self._libraries, directory, self.uri, ports[index], self._is_registered, self._settings)
-        return EmbeddedBookieProcess(directory, self.uri, ports[index], free_port() if self._metrics else None)
+        door = None if self._security is None else self._security.door
+        return EmbeddedBookieProcess(directory, self.uri, ports[index], free_port() if self._metrics else None, door)
 
     def _is_registered(self, bookie_id: str) -> bool:
         try:
@@ -467,6 +488,8 @@ def local_cluster(
     apache_settings: ApacheSettings | None = None,
     metrics: bool = False,
     port: int | None = None,
+    tls: bool = False,
+    sasl: bool = False,
 ) -> LocalCluster:
     """Start a cluster on this machine and return it when every bookie serves.
 
@@ -476,7 +499,8 @@ def local_cluster(
     one line of text for each step. ``apache_settings`` is an ``ApacheSettings`` of ``bk_core.bookie.apache``: memory and configuration of
     Apache's bookies, small without it. ``metrics`` has each embedded bookie serve its metrics for Prometheus on the loopback
     (``LocalCluster.metrics_urls``). ``port`` is the one of the ZooKeeper that is started; 0 is a free one, and None the one that the
-    directory keeps, else a free one.
+    directory keeps, else a free one. ``tls`` and ``sasl`` make embedded bookies ask for TLS with client certificates, and for a password;
+    the certificates and the user are made in the directory, and ``LocalCluster.uri`` names their files.
 
     Raises InvalidArgumentError for arguments that cannot work; MissingPackageError for ``metrics`` without prometheus_client; DiskFullError
     where the disk has no room; BookieUnavailableError or OperationTimeoutError, with the end of the log, if something does not start.
@@ -485,4 +509,4 @@ def local_cluster(
     ...     client.bookies()
     """
     place = Path(directory) if directory is not None else None
-    return LocalCluster(bookies, place, apache, zookeeper, progress, apache_settings, metrics, port)
+    return LocalCluster(bookies, place, apache, zookeeper, progress, apache_settings, metrics, port, tls, sasl)

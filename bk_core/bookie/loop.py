@@ -18,15 +18,18 @@ from typing import TypeVar
 from bk_core.bookie import standby
 from bk_core.bookie.connection import RECEIVE_BYTES, Connection, Tag, make_room, rest_of_frame
 from bk_core.bookie.counting import Traffic
+from bk_core.bookie.door import Door
 from bk_core.bookie.storage import LmdbBookieStorage
 from bk_core.errors import BookieIOError, InvalidArgumentError, RemoteProtocolError
 from bk_core.metrics.bookie import ServerCounts
+from bk_core.net.tls_socket import TlsSocket
 from bk_core.protocol.bookie import BookieMachine, Effect, Persist, PersistMany, Reply, ReplyAfterSync, WakeLater, io_error
 from bk_core.protocol.bookie.admission import ConnectionLimits, Quiet, overdue, to_make_room
+from bk_core.protocol.bookie.gate import Gate, Then
 from bk_core.protocol.bookie.listing import EntryListing
 from bk_core.protocol.bookie.room import RESERVE_BYTES, DiskLook, free_bytes, judge_room
 from bk_core.protocol.bookie.runs import AddsAnswer, RequestedAdds, RequestedReads
-from bk_core.protocol.bookie.stream import Answer
+from bk_core.protocol.bookie.stream import Answer, Unit
 from bk_core.protocol.wire.messages import BatchReadResponse, EntryListRequest, ReadResponse, Response
 
 log = logging.getLogger("bk_core.bookie")
@@ -71,8 +74,11 @@ class BookieServer:
         disk_reserve_bytes: int = DISK_RESERVE_BYTES,
         limits: ConnectionLimits | None = None,
         counts: ServerCounts | None = None,
+        door: Door | None = None,
     ) -> None:
         self._listener = listener
+        self._door = door
+        self._more: set[Connection] = set()  # connections with bytes that are decrypted already, which no selector knows of
         self._completions: deque[tuple[int, BaseException | None]] = deque()
         self._commands: deque[Callable[[], None]] = deque()
         self._wake_in, self._wake_out = socket.socketpair()
@@ -176,6 +182,8 @@ class BookieServer:
         self._flush_all()
         for connection in tuple(self._blocked):
             self._pump(connection)
+        if self._more:
+            self._receive_decrypted()
         if self._listing:  # one piece a turn, whichever connection it is for
             self._pump(self._listing.popleft())
         if self._sync_wanted:
@@ -184,7 +192,7 @@ class BookieServer:
         self._flush_all()
 
     def _pause_s(self) -> float:
-        if self._listing or any(map(self._has_room, self._blocked)):
+        if self._listing or self._more - self._blocked or any(map(self._has_room, self._blocked)):
             return 0.0  # room for the waiting requests came at once, so no event will announce it
         next_ms = self.machine.next_wake_ms()
         if next_ms is None:
@@ -328,7 +336,13 @@ class BookieServer:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # the kernel looks after peers whose machine is gone
-        connection = Connection(sock, peer)
+        try:
+            gate = None if self._door is None else self._door.gate()
+        except InvalidArgumentError as error:
+            self._tell(f"nobody is admitted: {error.args[0]}")
+            sock.close()
+            return
+        connection = Connection(sock, peer, gate)
         self._connections.add(connection)
         self._selector.register(sock, selectors.EVENT_READ, connection)
         connection.events = selectors.EVENT_READ
@@ -351,6 +365,8 @@ class BookieServer:
                 self._drop(connection, reason)
 
     def _serve(self, connection: Connection, mask: int) -> None:
+        if connection.shaking:
+            return self._shake(connection)
         if mask & selectors.EVENT_WRITE and connection.open:
             self._flush(connection)
         if mask & selectors.EVENT_READ and connection.open and connection not in self._blocked and connection not in self._listing:
@@ -397,6 +413,9 @@ class BookieServer:
                 return self._choose_events(connection)
             unit, context = connection.inbox.popleft()
             tag = Tag(connection, context)
+            if connection.gate is not None:
+                self._at_gate(connection, connection.gate, tag, unit)
+                continue
             if isinstance(unit, RequestedAdds):
                 effects = self.machine.handle_adds(tag, unit)
                 if effects is None:
@@ -426,6 +445,54 @@ class BookieServer:
             connection.received_at = time.monotonic()  # bytes that the bookie did not read were not late
             self._choose_events(connection)
 
+    # --- the gate -------------------------------------------------------------------------------------------------
+
+    def _at_gate(self, connection: Connection, gate: Gate, tag: Tag, unit: Unit | EntryListing) -> None:
+        """Answer a request of a peer that is not admitted yet."""
+        assert not isinstance(unit, EntryListing)
+        found = gate.asked(unit, is_v2=tag.context.protocol == "v2")
+        if found.answer is not None:
+            self._answer(tag, found.answer)
+        if found.then is Then.SERVE:
+            connection.gate = None
+        elif found.then is Then.BEGIN_TLS:
+            self._begin_tls(connection)
+        elif found.then is Then.CLOSE:
+            self._drop(connection, "it is not admitted")
+
+    def _begin_tls(self, connection: Connection) -> None:
+        """Whatever comes next is TLS, so nothing may have come already, and the answer must be on its way."""
+        assert self._door is not None and isinstance(connection.sock, socket.socket)
+        self._flush(connection)
+        if connection.inbox or connection.known or connection.outbox:
+            return self._drop(connection, "there is more behind its START_TLS")
+        try:
+            context = self._door.context()
+        except InvalidArgumentError as error:
+            return self._drop(connection, str(error.args[0]))
+        connection.sock = TlsSocket(connection.sock, context, None, lambda: self._more.add(connection), server=True)
+        connection.shaking = True
+
+    def _shake(self, connection: Connection) -> None:
+        assert connection.gate is not None and isinstance(connection.sock, TlsSocket)
+        try:
+            done = connection.sock.shake()
+        except OSError as error:
+            return self._drop(connection, f"TLS failed: {error}")
+        connection.received_at = time.monotonic()
+        if done:
+            connection.shaking = False
+            if connection.gate.secured():
+                connection.gate = None
+            self._more.add(connection)  # the first request may have come with the end of the handshake
+        self._choose_events(connection)
+
+    def _receive_decrypted(self) -> None:
+        for connection in tuple(self._more):
+            if connection not in self._blocked and connection not in self._listing:
+                self._more.discard(connection)
+                self._receive(connection)
+
     def _has_room(self, connection: Connection) -> bool:
         if connection.unsent_bytes >= UNSENT_BYTES_MAX or connection.waiting >= self._limits.waits_per_connection:
             return False
@@ -450,7 +517,7 @@ class BookieServer:
         connection.inbox.clear()
         connection.outbox.clear()
         self._unsent_bytes -= connection.unsent_bytes
-        for group in (self._connections, self._blocked, self._dirty):
+        for group in (self._connections, self._blocked, self._dirty, self._more):
             group.discard(connection)
         if connection in self._listing:
             self._listing.remove(connection)
@@ -475,7 +542,8 @@ class BookieServer:
 
     def _events_of(self, connection: Connection) -> int:
         events = 0 if connection in self._blocked or connection in self._listing else selectors.EVENT_READ
-        return events | selectors.EVENT_WRITE if connection.outbox else events
+        behind = connection.shaking and isinstance(connection.sock, TlsSocket) and connection.sock.is_behind
+        return events | selectors.EVENT_WRITE if connection.outbox or behind else events
 
     # --- effects --------------------------------------------------------------------------------------------------
 

@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import BinaryIO
 
 from bk_core.errors import BkError, RemoteProtocolError
+from bk_core.net.blocking_entry import entered
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.wire.connection import decode_response, encode_request
 from bk_core.protocol.wire.messages import ReadRequest, ReadResponse, Status
+from bk_core.security import Security
 
 TIMEOUT_S = 5.0
 PIPELINE_MAX = 32  # requests on their way at once
@@ -19,10 +21,11 @@ Resolve = Callable[[BookieId], tuple[str, int]]
 
 
 class ReplicaReader:
-    """Reads from bookies, for use on one thread. It speaks v3 without authentication; a connection that fails is opened again for the next
-    call."""
+    """Reads from bookies, for use on one thread. It speaks v3, behind what ``security`` asks for; a connection that fails is opened again
+    for the next call."""
 
-    def __init__(self, resolve: Resolve, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, resolve: Resolve, timeout_s: float = TIMEOUT_S, *, security: Security | None = None) -> None:
+        self._security = security
         self._resolve = resolve
         self._timeout_s = timeout_s
         self._connections: dict[BookieId, tuple[socket.socket, BinaryIO]] = {}
@@ -62,7 +65,13 @@ class ReplicaReader:
     def _connection(self, bookie: BookieId) -> tuple[socket.socket, BinaryIO]:
         known = self._connections.get(bookie)
         if known is None:
-            sock = socket.create_connection(self._resolve(bookie), timeout=self._timeout_s)
+            address = self._resolve(bookie)
+            plain = socket.create_connection(address, timeout=self._timeout_s)
+            try:
+                sock = entered(plain, self._security, bookie, address[0])
+            except BaseException:
+                plain.close()
+                raise
             known = self._connections[bookie] = (sock, sock.makefile("rb"))
         return known
 

@@ -3,6 +3,8 @@
     python -m bk_core.bookie.server --uri zk://127.0.0.1:2181/ledgers --directory data/bookie1 --port 0
 
 prints ``READY host:port`` once it is registered. SIGTERM and SIGINT stop it cleanly; a kill at any moment loses nothing it acknowledged.
+With --tls-cert or --sasl-users it serves only those who come by TLS or know a password; the options ``bookie_...`` of the URI are how it
+comes in to others.
 The address it got first is kept in the directory and used again, because ledgers name bookies by it.
 
     DIRECTORY/address             host:port, which is also the bookie id
@@ -31,11 +33,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from bk_core.bookie.collector import CollectorOptions
+from bk_core.bookie.door import Door
 from bk_core.bookie.embedded import BookieOptions, EmbeddedBookie
 from bk_core.bookie.telling import MetricsLine, check_page, page_of
 from bk_core.errors import BkError
 from bk_core.metadata import open_store
 from bk_core.protocol.bookie.admission import ConnectionLimits
+from bk_core.security import security_of
 
 __all__ = ["BookieOptions", "EmbeddedBookie", "die_with_parent", "main"]
 
@@ -141,6 +145,13 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
         metavar="SECONDS",
         help="write metrics as a line of JSON to the log so often (default: never)",
     )
+    for flag, meaning in (
+        ("--tls-cert", "PEM file of the bookie's certificate: it serves by TLS alone"),
+        ("--tls-key", "PEM file of its private key (default: the one in --tls-cert)"),
+        ("--tls-client-ca", "PEM file of the authorities whose certificates clients must show (default: they need none)"),
+        ("--sasl-users", "file of users, NAME:PASSWORD a line: it serves only those who know a password (SASL DIGEST-MD5)"),
+    ):
+        parser.add_argument(flag, metavar="FILE", help=meaning)
     parser.add_argument("--accept-data-loss", action="store_true", help="start although data is gone, with the ledgers concerned in limbo")
     options = parser.parse_args(arguments)
     if options.metrics_port is not None and not 0 <= options.metrics_port < 1 << 16:
@@ -160,7 +171,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def bookie_options(options: argparse.Namespace) -> BookieOptions:
+    asks = options.tls_cert or options.tls_key or options.tls_client_ca or options.sasl_users
     return BookieOptions(
+        door=Door(options.tls_cert, options.tls_key, options.tls_client_ca, options.sasl_users) if asks else None,
+        security=security_of(options.uri),
         accept_data_loss=options.accept_data_loss,
         collector=CollectorOptions(
             options.collect_interval_s, options.moved_interval_s, options.tombstone_keep_s, options.few, options.few_share

@@ -45,9 +45,19 @@ _LOOK_S = 2.0  # between two looks at disk and processes
 )
 @click.option("--zookeeper", metavar="HOST:PORT", help="Use this ZooKeeper instead of starting one.")
 @click.option("--metrics", is_flag=True, help="Each embedded bookie serves its metrics for Prometheus on the loopback.")
+@click.option("--tls", is_flag=True, help="Embedded bookies serve by TLS alone, with client certificates; the URI names the files.")
+@click.option("--sasl", is_flag=True, help="Embedded bookies serve only those who know a password; the URI names its file.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object when ready instead of the banner.")
 def local(
-    bookies: int, directory: str | None, port: int | None, apache: str | None, zookeeper: str | None, metrics: bool, as_json: bool
+    bookies: int,
+    directory: str | None,
+    port: int | None,
+    apache: str | None,
+    zookeeper: str | None,
+    metrics: bool,
+    tls: bool,
+    sasl: bool,
+    as_json: bool,
 ) -> None:
     """Run ZooKeeper and some bookies on this machine until Ctrl-C. For trying things out, not for production."""
     from bk_core.bookie.local_cluster import local_cluster
@@ -62,7 +72,7 @@ def local(
         signal.signal(number, _interrupt)
     try:
         progress = partial(click.echo, err=True)
-        start = partial(local_cluster, bookies, directory, apache, zookeeper, progress=progress, metrics=metrics)
+        start = partial(local_cluster, bookies, directory, apache, zookeeper, progress=progress, metrics=metrics, tls=tls, sasl=sasl)
         with start(port=port) if usual is None else started_at_usual(start, usual) as cluster:
             if as_json:
                 told = {"uri": cluster.uri, "kind": cluster.kind, "bookies": cluster.bookie_ids, "directory": str(cluster.directory)}

@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -117,10 +117,13 @@ class JavaLedger:
 
 @dataclass(frozen=True)
 class JavaClient:
-    """Apache's client, one JVM per call. ``digest`` is DUMMY, CRC32, CRC32C or MAC; ``protocol`` v2 or v3. Errors: JavaClientError."""
+    """Apache's client, one JVM per call. ``digest`` is DUMMY, CRC32, CRC32C or MAC; ``protocol`` v2 or v3. Errors: JavaClientError.
+    ``lines`` are those of its configuration, ``java`` further options of its JVM."""
 
     classes: Path
     libraries: Path
+    lines: Mapping[str, str] = field(default_factory=dict)
+    java: tuple[str, ...] = ()
 
     def write(
         self,
@@ -183,9 +186,10 @@ class JavaClient:
         return [answer["ledger"] for answer in self.run(cluster, "list", "v2")]
 
     def run(self, cluster: LocalCluster, command: str, protocol: str, lines: bytes = b"", **options: object) -> list[dict[str, Any]]:
-        uri = cluster.uri.replace("zk://", "zk+hierarchical://", 1)
+        uri = cluster.uri.partition("?")[0].replace("zk://", "zk+hierarchical://", 1)
+        options |= {f"set.{name}": value for name, value in self.lines.items()}
         arguments = [f"uri={uri}", f"protocol={protocol}", f"command={command}", *(f"{key}={value}" for key, value in options.items())]
-        java = apache.java_command(self.libraries, _JAVA, "Judge", arguments, options=quick_java.OPTIONS)
+        java = apache.java_command(self.libraries, _JAVA, "Judge", arguments, options=(*quick_java.OPTIONS, *self.java))
         java[2] = f"{self.classes}{os.pathsep}{java[2]}"
         done = subprocess.run(java, input=lines, capture_output=True, timeout=_JUDGE_TIMEOUT_S, check=False)
         answers: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]

@@ -33,6 +33,8 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
  *   list            all ledger ids
  * </pre>
  *
+ * Options that begin with set. are lines of the client's configuration, such as set.tlsProvider=JDK.
+ *
  * An error of the client is the line {"error": CODE, "message": TEXT} and exit status 3.
  */
 public final class Judge {
@@ -65,6 +67,11 @@ public final class Judge {
         configuration.setUseV2WireProtocol("v2".equals(options.get("protocol")));
         // the digest type given here must be the ledger's: a judge does not guess
         configuration.setEnableDigestTypeAutodetection(false);
+        for (Map.Entry<String, String> option : options.entrySet()) {
+            if (option.getKey().startsWith("set.")) {
+                configuration.setProperty(option.getKey().substring("set.".length()), option.getValue());
+            }
+        }
         try (BookKeeper client = new BookKeeper(configuration)) {
             switch (options.get("command")) {
                 case "write":

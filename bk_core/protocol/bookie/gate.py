@@ -1,0 +1,80 @@
+"""The gate of a bookie: what a connection must do before it is served (wire-protocol.md 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from bk_core.protocol.bookie.answers import failure
+from bk_core.protocol.bookie.digest_md5 import DigestMd5Server
+from bk_core.protocol.bookie.runs import AddsAnswer, RequestedAdds, RequestedReads
+from bk_core.protocol.bookie.stream import Answer, Unit
+from bk_core.protocol.wire.messages import AuthRequest, AuthResponse, StartTlsRequest, StartTlsResponse, Status
+
+PLUGIN = "sasl"
+
+
+class Then(Enum):
+    """The next step after an answer."""
+
+    GO_ON = auto()
+    BEGIN_TLS = auto()  # once the answer is sent
+    SERVE = auto()  # every later request, without this gate
+    CLOSE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class GateAnswer:
+    """The answer to one request; None is silence."""
+
+    answer: Answer | None
+    then: Then = Then.GO_ON
+
+
+class Gate:
+    """A machine for one connection. ``users`` are passwords by name, or None where nobody needs one; ``nonce`` makes text that is new each
+    time. Apache's bookies with TLS serve those who come without; this gate does not."""
+
+    def __init__(self, *, tls: bool, users: Mapping[str, str] | None, nonce: Callable[[], str]) -> None:
+        self._tls = tls
+        self._users = users
+        self._nonce = nonce
+        self._exchange: DigestMd5Server | None = None
+        self.is_secured = False
+
+    def secured(self) -> bool:
+        """Note the end of the handshake. Return True if the connection is served from now on."""
+        self.is_secured = True
+        return self._users is None
+
+    def asked(self, unit: Unit, *, is_v2: bool) -> GateAnswer:
+        """Answer a request of a connection that is not served yet."""
+        if isinstance(unit, StartTlsRequest):
+            return self._start_tls(unit)
+        if isinstance(unit, AuthRequest) and self._users is not None and (self.is_secured or not self._tls):
+            return self._auth(unit, self._users, is_v2)
+        if isinstance(unit, RequestedAdds):
+            return GateAnswer(AddsAnswer(unit.ledger_id, unit.first_entry_id, unit.count, Status.UNAUTHORIZED))
+        if isinstance(unit, RequestedReads) or (is_v2 and isinstance(unit, AuthRequest)):
+            return GateAnswer(None, Then.CLOSE)
+        return GateAnswer(failure(unit, Status.UNAUTHORIZED))
+
+    def _start_tls(self, request: StartTlsRequest) -> GateAnswer:
+        if self.is_secured:
+            return GateAnswer(None, Then.CLOSE)
+        if not self._tls:
+            return GateAnswer(StartTlsResponse(request.request_id, Status.BAD_REQUEST))
+        return GateAnswer(StartTlsResponse(request.request_id, Status.OK), Then.BEGIN_TLS)
+
+    def _auth(self, request: AuthRequest, users: Mapping[str, str], is_v2: bool) -> GateAnswer:
+        if request.plugin != PLUGIN:
+            return GateAnswer(None, Then.CLOSE) if is_v2 else GateAnswer(failure(request, Status.UNAUTHORIZED))
+        if self._exchange is None or not request.payload:
+            self._exchange = DigestMd5Server(users, self._nonce())
+            return GateAnswer(AuthResponse(request.request_id, Status.OK, PLUGIN, self._exchange.challenge()))
+        exchange, self._exchange = self._exchange, None  # a nonce serves once
+        proof = exchange.proof(request.payload)
+        if proof is None:  # v2 has no other way to say so
+            return GateAnswer(None, Then.CLOSE) if is_v2 else GateAnswer(failure(request, Status.UNAUTHORIZED))
+        return GateAnswer(AuthResponse(request.request_id, Status.OK, PLUGIN, proof), Then.SERVE)

@@ -1,0 +1,65 @@
+"""Apache's Java client at embedded bookies that ask for TLS or a password, and we beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import bk_core
+from bk_core.bookie.certificates import USER
+from bk_core.bookie.local_cluster import LocalCluster, local_cluster
+from tests.integration.conftest import JavaClient, JavaClientError
+
+pytestmark = pytest.mark.apache
+PAYLOADS = [b"x" * 1000] * 50 + [b"y" * 1_000_000]
+
+
+@contextmanager
+def secured(directory: Path, java: JavaClient, *, tls: bool = False, sasl: bool = False) -> Iterator[tuple[LocalCluster, JavaClient]]:
+    """A cluster, and the Java client with what it asks for."""
+    with local_cluster(3, directory / "cluster", tls=tls, sasl=sasl) as cluster:
+        place = directory / "cluster" / "security"
+        lines: dict[str, str] = {}
+        options: tuple[str, ...] = ()
+        if tls:
+            lines = {
+                "tlsProvider": "JDK",
+                "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",
+                "tlsClientAuthentication": "true",
+                "clientKeyStoreType": "PEM",
+                "clientKeyStore": str(place / "client.key"),
+                "tlsCertificatePath": str(place / "client.pem"),
+                "clientTrustStoreType": "PEM",
+                "clientTrustStore": str(place / "ca.pem"),
+            }
+        if sasl:
+            lines["clientAuthProviderFactoryClass"] = "org.apache.bookkeeper.sasl.SASLClientProviderFactory"
+            password = (place / "password").read_text().strip()
+            jaas = directory / "jaas.conf"
+            module = f'org.apache.zookeeper.server.auth.DigestLoginModule required username="{USER}" password="{password}"'
+            jaas.write_text(f"BookKeeper {{\n  {module};\n}};\n")
+            options = (f"-Djava.security.auth.login.config={jaas}",)
+        yield cluster, replace(java, lines=lines, java=options)
+
+
+@pytest.mark.parametrize("protocol", ["v2", "v3"])
+@pytest.mark.parametrize("kind", ["tls", "sasl"])
+def test_java_and_we_read_each_other(java_client: JavaClient, tmp_path: Path, kind: str, protocol: str) -> None:
+    with secured(tmp_path, java_client, tls=kind == "tls", sasl=kind == "sasl") as (cluster, java):
+        with bk_core.connect(cluster.uri) as client:
+            left = java.write(cluster, PAYLOADS, protocol=protocol, crash=True)
+            with client.recover_ledger(left.ledger_id) as recovered:
+                assert recovered.read(0, len(PAYLOADS) - 1) == PAYLOADS
+            ours = client.create_ledger()
+            ours.append_many(PAYLOADS)
+            assert java.recover(cluster, ours.ledger_id, protocol=protocol).payloads == tuple(PAYLOADS)
+            ours.abandon()
+
+
+def test_java_without_a_password_is_refused(java_client: JavaClient, tmp_path: Path) -> None:
+    with secured(tmp_path, java_client, sasl=True) as (cluster, _), pytest.raises(JavaClientError):
+        java_client.write(cluster, [b"from one that shows nothing"])

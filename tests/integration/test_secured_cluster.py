@@ -1,0 +1,98 @@
+"""``local_cluster(tls=True, sasl=True)``: whatever takes its URI comes in, and who leaves the options away does not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import bk_core
+from bk_core.bookie import apache
+from bk_core.bookie.certificates import LocalSecurity
+from bk_core.bookie.local_cluster import LocalCluster, local_cluster
+from bk_core.client.files.fs import BookKeeperFileSystem
+from bk_core.errors import BkError, BookieUnavailableError
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    try:
+        apache.find_java()
+    except BookieUnavailableError as error:
+        pytest.skip(str(error))
+    with local_cluster(3, tmp_path_factory.mktemp("secured"), tls=True, sasl=True) as cluster:
+        yield cluster
+
+
+def test_its_uri_is_all_that_a_client_needs(secured: LocalCluster) -> None:
+    with bk_core.connect(secured.uri) as client:
+        with client.create_ledger() as ledger:
+            ledger.append_many([b"x" * 1000] * 100)
+        with client.open_ledger(ledger.ledger_id) as reader:
+            assert reader.read(0, 99) == [b"x" * 1000] * 100
+    with bk_core.connect(secured.uri.partition("?")[0], operation_timeout_s=20) as stranger:
+        with pytest.raises(BkError), stranger.create_ledger() as refused:
+            refused.append(b"x")
+
+
+def test_a_bookie_that_comes_back_asks_for_the_same(secured: LocalCluster) -> None:
+    with bk_core.connect(secured.uri) as client, client.create_ledger(ensemble_size=2, write_quorum_size=2, ack_quorum_size=2) as ledger:
+        ledger.append(b"x")
+        for index in range(3):
+            secured.restart(index)
+        with client.create_ledger() as later:
+            later.append(b"y")
+
+
+def test_asyncio_and_file_systems_come_in_by_it(secured: LocalCluster) -> None:
+    async def main() -> list[bytes]:
+        async with await bk_core.aio.connect(secured.uri) as client:
+            async with await client.create_ledger() as ledger:
+                await ledger.append(b"awaited")
+            async with await client.open_ledger(ledger.ledger_id) as reader:
+                return await reader.read(0, 0)
+
+    assert asyncio.run(main()) == [b"awaited"]
+    with bk_core.connect(secured.uri) as client, bk_core.FileStore.open(client, "shelf") as store:
+        store.put("/a.txt", b"in a file")
+    files = BookKeeperFileSystem(uri=secured.uri, store="shelf", skip_instance_cache=True)
+    assert files.cat_file("/a.txt") == b"in a file"
+
+
+def test_bk_comes_in_by_it(secured: LocalCluster) -> None:
+    environment = {**os.environ, "BOOKKEEPER_URI": secured.uri}
+
+    def bk(*arguments: str) -> str:
+        command = [sys.executable, "-m", "bk_core.cli", *arguments, "--uri", secured.uri]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert bk("bookie", "health").count("writable") == 3
+    with bk_core.connect(secured.uri) as client, client.create_ledger() as ledger:
+        ledger.append(b"read by bk")
+    assert "read by bk" in bk("ledger", "read", str(ledger.ledger_id))
+
+
+def test_files_are_private_and_used_again(tmp_path: Path) -> None:
+    made = LocalSecurity(tmp_path / "s", True, True)
+    made.make()
+    made.door.check()
+    before = {path.name: path.read_bytes() for path in made.directory.iterdir()}
+    assert all(path.stat().st_mode & 0o077 == 0 for path in made.directory.glob("*.key"))
+    assert all((made.directory / name).stat().st_mode & 0o077 == 0 for name in ("password", "users"))
+    made.make()
+    assert {path.name: path.read_bytes() for path in made.directory.iterdir()} == before
+    password = (made.directory / "password").read_text().strip()
+    assert password not in made.query() and len(password) >= 20
+
+
+def test_without_openssl_it_is_said_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BookieUnavailableError, match="made by the program openssl"):
+        LocalSecurity(tmp_path / "s", True, False).make()
