@@ -590,7 +590,7 @@ class MetadataUnavailableError(MetadataError):
     """The store cannot be reached; the request was definitely not applied."""
 
     code = "BK-METADATA-UNAVAILABLE"
-    advice = "See that ZooKeeper runs at the address in the URI, and that it takes more connections (`maxClientCnxns`)."
+    advice = "See that the store runs at the address in the URI; ZooKeeper also has a limit of connections (`maxClientCnxns`)."
     retriable = True
 
 
@@ -599,7 +599,10 @@ class MetadataTlsError(MetadataUnavailableError):
     Nothing was asked."""
 
     code = "BK-METADATA-TLS"
-    advice = "See which port speaks TLS (`zk+tls://`), and the files of `MetadataTls`: the authority of the server, and your certificate."
+    advice = (
+        "See which port speaks TLS (`zk+tls://`, `etcd+tls://`), and the files of `MetadataTls`: the authority of the server, and your "
+        "certificate."
+    )
     retriable = False
 
 

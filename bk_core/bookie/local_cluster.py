@@ -1,11 +1,11 @@
-"""ZooKeeper and some bookies on this machine, for a first run, notebooks, tests and fault injection. Not for production.
+"""ZooKeeper, or etcd, and some bookies on this machine, for a first run, notebooks, tests and fault injection. Not for production.
 
 The bookies are embedded ones (a Python process each) or Apache's (a JVM each); everything else cannot tell which. All live in one
 directory::
 
     cluster.json        kind, ports: found again at the next start, so the URI and the bookie ids stay the same
     lock                held while the cluster runs
-    zookeeper/          data and log of ZooKeeper
+    zookeeper/, etcd/   data and log of the metadata store
     bookie-0/ ...       data and bookie.log of one bookie
 
 All children die with this process, however it ends.
@@ -25,15 +25,16 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Protocol
+from typing import IO, Any, Literal, Protocol, TypeAlias, get_args
 
-from bk_core.arguments import SECONDS, checked, whole
+from bk_core.arguments import SECONDS, TEXT, checked, whole
 from bk_core.bookie import apache as apache_releases
 from bk_core.bookie.apache import ApacheBookie, ApacheSettings
 from bk_core.bookie.certificates import LocalSecurity
 from bk_core.bookie.children import Child, free_port
 from bk_core.bookie.door import Door
-from bk_core.bookie.ports import is_free
+from bk_core.bookie.etcd_process import EtcdProcess
+from bk_core.bookie.ports import wanted_port
 from bk_core.bookie.private import DIRECTORY_MODE, make_directory
 from bk_core.bookie.telling import check_page
 from bk_core.bookie.zookeeper_process import ZooKeeperProcess
@@ -48,8 +49,8 @@ _EMBEDDED = "embedded"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _ADVICE = "make room there, or name another directory"
 _START_TIMEOUT_S = 60.0
-_PORT_WAIT_S = 5.0  # for a kept port: a server that was killed with its parent may be ending
 _Progress = Callable[[str], None]
+Metadata: TypeAlias = Literal["zookeeper", "etcd"]
 
 
 class _Bookie(Protocol):
@@ -168,13 +169,22 @@ class LocalCluster:
         port: int | None = None,
         tls: bool = False,
         sasl: bool = False,
+        metadata: Metadata = "zookeeper",
     ) -> None:
+        if metadata not in get_args(Metadata):
+            raise InvalidArgumentError(f"metadata must be one of {', '.join(get_args(Metadata))}, not {metadata!r}")
+        if metadata == "etcd" and apache is not None:
+            raise InvalidArgumentError("Apache's bookies cannot keep their metadata in this etcd: leave apache or metadata='etcd' out")
+        if metadata == "etcd" and zookeeper is not None:
+            raise InvalidArgumentError("zookeeper names a metadata store that runs, an etcd:// URI too: leave metadata='etcd' out")
         if not 1 <= bookies <= BOOKIES_MAX:
             raise InvalidArgumentError(f"bookies={bookies} is not from 1 to {BOOKIES_MAX}")
         if metrics and apache is not None:
             raise InvalidArgumentError("Apache's bookies serve metrics of their own: see httpServerEnabled and statsProviderClass")
         if port is not None and zookeeper is not None:
-            raise InvalidArgumentError("port is that of a ZooKeeper to start, and zookeeper names one that runs: leave one of them out")
+            raise InvalidArgumentError(
+                "port is that of a metadata store to start, and zookeeper names one that runs: leave one of them out"
+            )
         if (tls or sasl) and apache is not None:
             raise InvalidArgumentError("tls and sasl are those of embedded bookies: give Apache's their own lines (apache_settings)")
         self._wants = tls, sasl
@@ -189,7 +199,8 @@ class LocalCluster:
         self._libraries = apache_releases.resolve(apache, self._say) if apache else None
         self._settings = apache_settings or ApacheSettings()
         self._resources = ExitStack()
-        self._zookeeper: ZooKeeperProcess | None = None
+        self._metadata: Metadata = metadata
+        self._keeper: ZooKeeperProcess | EtcdProcess | None = None
         try:
             self._start(bookies, directory, apache, zookeeper)
         except BaseException as error:
@@ -204,7 +215,7 @@ class LocalCluster:
         if any(self._wants):
             self._security = LocalSecurity(self.directory / "security", *self._wants)
             self._security.make()
-        self.uri = self._with_security(self._start_zookeeper(zookeeper))
+        self.uri = self._with_security(self._start_keeper(zookeeper))
         self._store = self._open_store(zookeeper is not None)
         self._resources.callback(self._store.close)
         self._resources.callback(self._stop_bookies)
@@ -239,7 +250,7 @@ class LocalCluster:
         return directory
 
     def _require_room(self, directory: Path) -> None:
-        """Raise DiskFullError where ZooKeeper could not even start, because it would not tell the reason."""
+        """Raise DiskFullError where the metadata store could not even start, because it would not tell the reason."""
         free = shutil.disk_usage(directory).free
         if free < ROOM_BYTES:
             raise DiskFullError(
@@ -249,10 +260,13 @@ class LocalCluster:
     def _load_state(self, kind: str) -> dict[str, Any]:
         path = self.directory / "cluster.json"
         if not path.exists():
-            return {"kind": kind, "zookeeper_port": None, "bookie_ports": []}
+            return {"kind": kind, "metadata": self._metadata, "bookie_ports": []}
         state: dict[str, Any] = json.loads(path.read_text())
         if state["kind"].split()[0] != kind.split()[0]:  # another Apache release on the same data is an upgrade, and allowed
             raise InvalidArgumentError(f"{self.directory} holds a cluster of kind {state['kind']!r}, not {kind!r}")
+        kept = state.get("metadata", "zookeeper")
+        if kept != self._metadata:
+            raise InvalidArgumentError(f"{self.directory} holds a cluster with its metadata in {kept}, not in {self._metadata}")
         return {**state, "kind": kind}
 
     def _save_state(self) -> None:
@@ -261,34 +275,26 @@ class LocalCluster:
         beside.write_text(json.dumps(self._state, indent=2) + "\n")
         beside.replace(path)
 
-    def _start_zookeeper(self, zookeeper: str | None) -> str:
+    def _start_keeper(self, zookeeper: str | None) -> str:
         if zookeeper is not None:
             return zookeeper if "://" in zookeeper else f"zk://{zookeeper}/ledgers"
-        self._say("starting ZooKeeper ...")
-        process = self._zookeeper = ZooKeeperProcess(self.directory / "zookeeper", self._zookeeper_port())
+        self._say(f"starting {self._keeper_name} ...")
+        make = EtcdProcess if self._metadata == "etcd" else ZooKeeperProcess
+        process = self._keeper = make(
+            self.directory / self._metadata, wanted_port(self._state.get(f"{self._metadata}_port"), self._asked_port, self.directory)
+        )
         self._resources.callback(process.stop)
         process.start()
-        self._state["zookeeper_port"] = process.port
+        self._state[f"{self._metadata}_port"] = process.port
         self._save_state()
-        return f"zk://127.0.0.1:{process.port}/ledgers"
+        return f"{'etcd' if self._metadata == 'etcd' else 'zk'}://127.0.0.1:{process.port}/ledgers"
 
-    def _zookeeper_port(self) -> int:
-        """Return the port that was asked for, else the kept one, else a free one. InvalidArgumentError for one that is taken."""
-        kept: int | None = self._state["zookeeper_port"]
-        port = kept if self._asked_port is None else self._asked_port
-        if not port:
-            return free_port()
-        deadline = time.monotonic() + (_PORT_WAIT_S if port == kept else 0)
-        while not is_free(port):
-            if time.monotonic() >= deadline:
-                keeps = f", which {self.directory} keeps," if port == kept else ""
-                message = f"port {port}{keeps} is taken on 127.0.0.1; end the program that listens there, or ask for another port (--port)"
-                raise InvalidArgumentError(message)
-            time.sleep(0.1)
-        return port
+    @property
+    def _keeper_name(self) -> str:
+        return "etcd" if self._metadata == "etcd" else "ZooKeeper"
 
     def _open_store(self, given: bool) -> MetadataStore:
-        """Open the store. A ZooKeeper that was ``given`` must be there; its absence is an error at once."""
+        """Open the store. One that was ``given`` must be there; its absence is an error at once."""
         if given:
             return open_store(self.uri)
         deadline = time.monotonic() + _START_TIMEOUT_S
@@ -389,8 +395,8 @@ class LocalCluster:
         """Return the names of the processes that do not run, each with the file of its log. Bookies that the caller stopped are among
         them."""
         names = [f"bookie {self.bookie_ids[at]} ({self.bookie_log(at)})" for at, bookie in enumerate(self._bookies) if not bookie.running]
-        if self._zookeeper is not None and not self._zookeeper.running:
-            names.append(f"ZooKeeper ({self.directory / 'zookeeper' / 'zookeeper.log'})")
+        if self._keeper is not None and not self._keeper.running:
+            names.append(f"{self._keeper_name} ({self.directory / self._metadata / f'{self._metadata}.log'})")
         return names
 
     def is_running(self, index: int) -> bool:
@@ -477,7 +483,7 @@ class LocalCluster:
         return self._bookies[index]
 
 
-@checked(bookies=whole(1, BOOKIES_MAX), port=whole(0, 65_535))
+@checked(bookies=whole(1, BOOKIES_MAX), port=whole(0, 65_535), metadata=TEXT)
 def local_cluster(
     bookies: int = 3,
     directory: str | os.PathLike[str] | None = None,
@@ -490,17 +496,20 @@ def local_cluster(
     port: int | None = None,
     tls: bool = False,
     sasl: bool = False,
+    metadata: Metadata = "zookeeper",
 ) -> LocalCluster:
     """Start a cluster on this machine and return it when every bookie serves.
 
     ``bookies`` is how many there are at least; a directory with more starts them all. ``directory`` is where data is kept and found again;
     None is a temporary one, removed at close. ``apache`` is a release such as "4.18.0" for Apache's bookies (Java 17, and Maven once); None
-    is for embedded ones. ``zookeeper`` is "host:port" or a zk:// URI of a running ZooKeeper; None starts one. ``progress`` is called with
-    one line of text for each step. ``apache_settings`` is an ``ApacheSettings`` of ``bk_core.bookie.apache``: memory and configuration of
-    Apache's bookies, small without it. ``metrics`` has each embedded bookie serve its metrics for Prometheus on the loopback
-    (``LocalCluster.metrics_urls``). ``port`` is the one of the ZooKeeper that is started; 0 is a free one, and None the one that the
-    directory keeps, else a free one. ``tls`` and ``sasl`` make embedded bookies ask for TLS with client certificates, and for a password;
-    the certificates and the user are made in the directory, and ``LocalCluster.uri`` names their files.
+    is for embedded ones. ``zookeeper`` is "host:port" of a running ZooKeeper, or the URI of any running metadata store; None starts one.
+    ``progress`` is called with one line of text for each step. ``apache_settings`` is an ``ApacheSettings`` of ``bk_core.bookie.apache``:
+    memory and configuration of Apache's bookies, small without it. ``metrics`` has each embedded bookie serve its metrics for Prometheus on
+    the loopback (``LocalCluster.metrics_urls``). ``port`` is the one of the metadata store that is started; 0 is a free one, and None the
+    one that the directory keeps, else a free one. ``metadata`` is the kind of that store: "zookeeper", or "etcd" with embedded bookies (the
+    extra ``etcd``, and the program, which is looked for as ``bk_core.bookie.etcd_process.find_etcd`` says).
+    ``tls`` and ``sasl`` make embedded bookies ask for TLS with client certificates, and for a password; the certificates and the user are
+    made in the directory, and ``LocalCluster.uri`` names their files.
 
     Raises InvalidArgumentError for arguments that cannot work; MissingPackageError for ``metrics`` without prometheus_client; DiskFullError
     where the disk has no room; BookieUnavailableError or OperationTimeoutError, with the end of the log, if something does not start.
@@ -509,4 +518,4 @@ def local_cluster(
     ...     client.bookies()
     """
     place = Path(directory) if directory is not None else None
-    return LocalCluster(bookies, place, apache, zookeeper, progress, apache_settings, metrics, port, tls, sasl)
+    return LocalCluster(bookies, place, apache, zookeeper, progress, apache_settings, metrics, port, tls, sasl, metadata)

@@ -15,13 +15,13 @@ import click
 from rich.markup import escape
 
 from bk_core.bookie.apache import DEFAULT_VERSION
-from bk_core.bookie.ports import USUAL_PORT, is_free, usual_port
+from bk_core.bookie.ports import USUAL_ETCD_PORT, USUAL_PORT, is_free, usual_port
 from bk_core.cli.output import URI_VARIABLE, console, say_json
 from bk_core.display.words import counted, safe
 from bk_core.errors import BkError
 
 if TYPE_CHECKING:
-    from bk_core.bookie.local_cluster import LocalCluster
+    from bk_core.bookie.local_cluster import LocalCluster, Metadata
 
 _LOOK_S = 2.0  # between two looks at disk and processes
 
@@ -34,7 +34,8 @@ _LOOK_S = 2.0  # between two looks at disk and processes
 @click.option(
     "--port",
     type=click.IntRange(0, 65_535),
-    help=f"Port of ZooKeeper, 0 for a free one. Without it: the one that --dir keeps, else {USUAL_PORT} if it is free, else a free one.",
+    help=f"Port of the metadata store, 0 for a free one. Without it: the one that --dir keeps, else the usual one ({USUAL_PORT}, for etcd "
+    f"{USUAL_ETCD_PORT}) if it is free, else a free one.",
 )
 @click.option(
     "--apache",
@@ -43,7 +44,10 @@ _LOOK_S = 2.0  # between two looks at disk and processes
     metavar="[VERSION]",
     help=f"Apache's own bookies (Java 17, and Maven the first time); {DEFAULT_VERSION} without a version.",
 )
-@click.option("--zookeeper", metavar="HOST:PORT", help="Use this ZooKeeper instead of starting one.")
+@click.option("--zookeeper", metavar="HOST:PORT", help="Use this ZooKeeper instead of starting one; the URI of any metadata store will do.")
+@click.option(
+    "--metadata", type=click.Choice(["zookeeper", "etcd"]), default="zookeeper", show_default=True, help="Which metadata store to start."
+)
 @click.option("--metrics", is_flag=True, help="Each embedded bookie serves its metrics for Prometheus on the loopback.")
 @click.option("--tls", is_flag=True, help="Embedded bookies serve by TLS alone, with client certificates; the URI names the files.")
 @click.option("--sasl", is_flag=True, help="Embedded bookies serve only those who know a password; the URI names its file.")
@@ -54,25 +58,37 @@ def local(
     port: int | None,
     apache: str | None,
     zookeeper: str | None,
+    metadata: Metadata,
     metrics: bool,
     tls: bool,
     sasl: bool,
     as_json: bool,
 ) -> None:
-    """Run ZooKeeper and some bookies on this machine until Ctrl-C. For trying things out, not for production."""
+    """Run ZooKeeper (or etcd) and some bookies on this machine until Ctrl-C. For trying things out, not for production."""
     from bk_core.bookie.local_cluster import local_cluster
     from bk_core.bookie.watch import ClusterWatch
 
     if port is not None and zookeeper is not None:
-        raise click.UsageError("--port is that of a ZooKeeper to start, and --zookeeper names one that runs: leave one of them out")
-    usual = usual_port(Path(directory) if directory else None) if port is None and zookeeper is None else None
+        raise click.UsageError("--port is that of a metadata store to start, and --zookeeper names one that runs: leave one of them out")
+    usual = usual_port(Path(directory) if directory else None, metadata) if port is None and zookeeper is None else None
 
     # `kill` and a closed terminal end it as Ctrl-C does: in order
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
         progress = partial(click.echo, err=True)
-        start = partial(local_cluster, bookies, directory, apache, zookeeper, progress=progress, metrics=metrics, tls=tls, sasl=sasl)
+        start = partial(
+            local_cluster,
+            bookies,
+            directory,
+            apache,
+            zookeeper,
+            progress=progress,
+            metrics=metrics,
+            tls=tls,
+            sasl=sasl,
+            metadata=metadata,
+        )
         with start(port=port) if usual is None else started_at_usual(start, usual) as cluster:
             if as_json:
                 told = {"uri": cluster.uri, "kind": cluster.kind, "bookies": cluster.bookie_ids, "directory": str(cluster.directory)}

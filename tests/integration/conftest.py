@@ -29,6 +29,7 @@ from bk_core.errors import BookieUnavailableError, NotEnoughBookiesError
 from tests import quick_java
 from tests.integration.patience import PATIENT
 
+METADATA: Any = os.environ.get("BK_TEST_METADATA", "zookeeper")  # of the embedded cluster: `make etcd-tests` says etcd
 APACHE_VERSION = os.environ.get("BK_TEST_APACHE_VERSION", apache.DEFAULT_VERSION)
 logging.getLogger("bk_core").setLevel(logging.INFO)  # a failing test shows which bookie failed, and how
 _JAVA = Path(__file__).parent / "java"
@@ -38,6 +39,8 @@ _JUDGE_TIMEOUT_S = 90
 def _start(kind: str, directory: Path) -> LocalCluster:
     """A missing Java or Maven skips; anything else that does not start is a failure."""
     if kind == "embedded":
+        if METADATA == "etcd":
+            return local_cluster(3, directory, metadata=METADATA)
         try:
             apache.find_java()  # ZooKeeper needs it
         except BookieUnavailableError as error:

@@ -94,7 +94,7 @@ def test_a_port_is_asked_for_and_kept(tmp_path: Path) -> None:
 
 
 def test_a_kept_port_that_another_program_took_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bk_core.bookie.local_cluster._PORT_WAIT_S", 0.0)
+    monkeypatch.setattr("bk_core.bookie.ports._PORT_WAIT_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         (tmp_path / "cluster.json").write_text(f'{{"kind": "embedded", "zookeeper_port": {port}, "bookie_ports": []}}')

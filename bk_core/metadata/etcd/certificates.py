@@ -1,4 +1,4 @@
-"""What grpc takes for TLS, out of the files of MetadataTls. They are read at each connection, so that new ones need no restart."""
+"""Certificates and keys as grpc takes them, out of the files of MetadataTls, which are read at each connection."""
 
 from __future__ import annotations
 

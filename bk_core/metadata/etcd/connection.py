@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
-from bk_core.errors import MissingPackageError
+from bk_core.errors import ForkedClientError, MissingPackageError
 from bk_core.metadata.etcd._proto import etcd_pb2 as pb
+from bk_core.threads import Home
 
 _VERBOSITY = "GRPC_VERBOSITY"
 _told = os.environ.get(_VERBOSITY)
@@ -54,13 +55,28 @@ _OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Pem:
-    """What TLS to one server takes, as PEM. ``authorities`` None stands for those that grpc brings along; ``name`` is the one that the
+    """Certificates and key for one server. ``authorities`` None stands for those that grpc brings along; ``name`` is the one that the
     certificate must have in place of the host's, "" for the host's."""
 
     authorities: bytes | None
     key: bytes | None
     chain: bytes | None
     name: str = ""
+
+
+_homes: list[Home] = []
+
+
+def check_fork() -> None:
+    """Note that this process uses grpc. Raises ForkedClientError in a process that was forked from one that did: grpc would wait there for
+    ever, for threads that a fork does not copy."""
+    if not _homes:
+        _homes.append(Home())
+    if not _homes[0].is_here:
+        raise ForkedClientError(
+            "this process was forked from one that has connected to etcd, and grpc works only there: start the process by spawn or exec "
+            "instead of by fork (multiprocessing: get_context('spawn')), or connect for the first time after the fork"
+        )
 
 
 class Failure(Exception):

@@ -28,7 +28,7 @@ from bk_core.errors import (
 from bk_core.metadata.access import EtcdAuth, MetadataTls, not_taken
 from bk_core.metadata.etcd._proto import etcd_pb2 as pb
 from bk_core.metadata.etcd.certificates import pem_of
-from bk_core.metadata.etcd.connection import Connection, Failure
+from bk_core.metadata.etcd.connection import Connection, Failure, check_fork
 from bk_core.metadata.etcd.probe import DEFAULT_PORT, look
 from bk_core.metadata.etcd.words import Meaning, error_of, meaning_of
 from bk_core.metadata.tree.connected import KNOWN_ADDRESS_S
@@ -62,6 +62,7 @@ class Link:
         auth: EtcdAuth | None = None,
         tls: MetadataTls | None = None,
     ) -> None:
+        check_fork()
         self.home = Home()
         self._hosts, self._tls, self._auth = hosts, tls, auth
         self._servers = split_hosts(hosts, DEFAULT_PORT)

@@ -25,8 +25,8 @@ Span = tuple[bytes, bytes]  # first key, and the end of the range; b"" for that 
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """What a watch is told of: the path, None if it is about every one."""
+class Change:
+    """A change that a watch is told of: the path, None if it is about every one."""
 
     path: str | None
 
@@ -111,7 +111,7 @@ class Watching:
             stream.by_span.pop(armed.span, None)
         if not response.canceled:
             stream.requests.put(pb.WatchRequest(cancel_request=pb.WatchCancelRequest(watch_id=armed.number)))
-        _tell(armed.functions, Event(armed.path))
+        _tell(armed.functions, Change(armed.path))
 
     def close(self) -> None:
         """End the stream."""
@@ -122,7 +122,7 @@ class Watching:
             stream.requests.put(None)
 
 
-def _tell(functions: list[Callable[[Any], None]], event: Event) -> None:
+def _tell(functions: list[Callable[[Any], None]], event: Change) -> None:
     for function in functions:
         try:
             function(event)

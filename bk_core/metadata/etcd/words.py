@@ -1,4 +1,4 @@
-"""What etcd's errors mean: if the request may have been done, if another server may help, and in which words it is told."""
+"""The meaning of etcd's errors: if the request may have been done, if another server may help, and in which words it is told."""
 
 from __future__ import annotations
 

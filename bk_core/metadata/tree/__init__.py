@@ -1,1 +1,1 @@
-"""What all stores share that keep their nodes by path, as ZooKeeper does."""
+"""The common part of all stores that keep their nodes by path, as ZooKeeper does."""

@@ -1,4 +1,4 @@
-"""What a store knows of the connection to its servers, and how long it waits for it."""
+"""The connection to the servers as a store knows it, and how long it waits for it."""
 
 from __future__ import annotations
 
