@@ -28,7 +28,7 @@ class Prepared:
 
 
 Prepare = Callable[[str, str, Callable[[Prepared | None, BookieSecurityError | None], None]], None]
-"""Called with a bookie, its host, and what is to be called, on the reactor thread, with the outcome."""
+"""A function that gets a bookie, its host, and what it calls with the outcome, on the reactor thread."""
 
 
 def prepare(security: Security, bookie: str, host: str) -> Prepared:

@@ -63,7 +63,7 @@ def of_checkpoint(error: BkError, name: str, *, password: bytes, password_given_
 
 
 def _texts(context: dict[str, Any]) -> Iterator[str]:
-    """Those that may be of a user's making, as they are and as messages quote them."""
+    """Yield the texts that may be of a user's making, as they are and as messages quote them."""
     for value in context.values():
         if isinstance(value, str):
             yield from (value, repr(value))

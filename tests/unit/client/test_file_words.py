@@ -111,7 +111,7 @@ def test_a_store_is_named_anew_beside_a_path_that_reads_alike() -> None:
 
 
 def test_an_error_that_speaks_of_a_checkpoint_is_left_as_it_is() -> None:
-    error = FileStoreError("/home/file store 'c' was changed", checkpoint="c")
+    error = FileStoreError("/a/file store 'c' was changed", checkpoint="c")
     assert of_checkpoint(error, "c", password=b"", password_given_by="", flags=True).args == error.args
 
 
