@@ -265,7 +265,7 @@ class UnauthorizedError(BookieError):
     """The bookie refuses the request because of the ledger's password."""
 
     code = "BK-UNAUTHORIZED"
-    advice = "Pass the password that the ledger was created with."
+    advice = "Pass the password that the ledger was created with; where bookies take no stranger, say who you are with `security`."
 
 
 class BadVersionError(BookieError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bk_core.errors import BkError, BookieSecurityError, ReadError
+from bk_core.errors import BkError, BookieSecurityError, OperationTimeoutError, ReadError
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.wire.messages import Status
 
@@ -27,7 +27,9 @@ class Refusals:
         """Return the error of an operation that lacked bookies as the refusal that is its cause, or None if none is. Where bookies refuse
         for several reasons, it is of the class of the latest."""
         held = tuple(self._errors.values())
-        if not held or (isinstance(error, ReadError) and error.context.get("status") != Status.NOT_ADMITTED.name):
+        if not held or isinstance(error, OperationTimeoutError):  # a refusal is told at once, so it is not what took so long
+            return None
+        if isinstance(error, ReadError) and error.context.get("status") != Status.NOT_ADMITTED.name:
             return None
         texts = dict.fromkeys(str(one.args[0]) for one in held)
         return type(held[-1])("; ".join((error.args[0], *texts)), **error.context)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bk_core.errors import BookieAuthError, BookieHostNameError, BookieTlsError, NotEnoughBookiesError, ReadError
+from bk_core.errors import BookieAuthError, BookieHostNameError, BookieTlsError, NotEnoughBookiesError, OperationTimeoutError, ReadError
 from bk_core.protocol.session.refusals import Refusals
 
 
@@ -43,3 +43,4 @@ def test_a_read_that_failed_for_another_reason_is_left_alone() -> None:
     refusals.happened("a", BookieTlsError("x"))
     assert refusals.explained(ReadError("a bad copy", status="DIGEST")) is None
     assert refusals.explained(ReadError("not admitted", status="NOT_ADMITTED")) is not None
+    assert refusals.explained(OperationTimeoutError("slow")) is None  # a refusal comes at once
