@@ -144,11 +144,12 @@ demo: setup
 kill-test: setup
 	@$(ENV) BK_KILLS="$${BK_KILLS:-50}" $(BIN)/pytest -q -s tests/integration/test_kill_bookie.py
 
+# Left out: what is about ZooKeeper's own connection, and clocks that are bent within the process, by which grpc counts its deadlines.
 ETCD_SUITES := $(addprefix tests/integration/test_,endings.py aio.py log_writer.py log_upkeep.py log_history.py file_store.py)
 
 ## tests of logs, files and endings again, with the metadata in etcd (those of etcd itself are in `make test`)
 etcd-tests: setup
-	@$(ENV) BK_TEST_METADATA=etcd $(BIN)/pytest -q $(ETCD_SUITES) -m "not apache"
+	@$(ENV) BK_TEST_METADATA=etcd $(BIN)/pytest -q $(ETCD_SUITES) -m "not apache" -k "not zookeeper and not wrong_clocks"
 
 MINUTES ?= 30
 BOOKIES ?= 4
