@@ -212,6 +212,21 @@ def test_a_session_is_kept_alive_for_longer_than_its_time(etcd: EtcdProcess, roo
     store.close()
 
 
+def test_a_session_that_the_servers_have_ended_is_noticed(etcd: EtcdProcess, root: str) -> None:
+    """By the next keep-alive, although nothing else is asked: a lock alone is watched by nobody."""
+    store = _open(etcd, root, session_ms=2000)
+    store.initialize_cluster()
+    lock = store.underreplication().lock(1, "host-1")
+    session = store._nodes.session_id()
+    assert lock is not None and session is not None
+    Control(etcd.connect_string).revoke(session)
+    contract.eventually(lambda: store._nodes.session_id() is None)
+    assert not lock.is_held()
+    lock.release()
+    assert store.underreplication().lock(1, "host-1") is not None
+    store.close()
+
+
 def test_registrations_locks_and_watches_outlive_a_lost_session(etcd: EtcdProcess, root: str) -> None:
     control = Control(etcd.connect_string)
     bookie, other = _open(etcd, root), _open(etcd, root)
