@@ -15,29 +15,29 @@ class Marks:
 
     def __init__(self, seconds: Histogram) -> None:
         self._seconds = seconds
-        self._marks: deque[tuple[int, int]] = deque()  # (sent until then, when)
+        self._marks: deque[tuple[int, int]] = deque()  # (sent before, since when more are sent)
         self._answered = 0
 
-    def sent(self, total: int, now_ns: int) -> None:
-        """Note that ``total`` have been sent until now."""
-        marks = self._marks
-        if total > (marks[-1][0] if marks else self._answered):
-            marks.append((total, now_ns))
+    def began(self, before: int, now_ns: int) -> None:
+        """Note that what is sent from now on comes behind the first ``before``. Something is sent before the next time."""
+        self._marks.append((before, now_ns))
 
     def answered(self, total: int, now_ns: int) -> int:
         """Note that ``total`` have been answered until now. Return how many are new."""
-        marks, before = self._marks, self._answered
-        done = before
-        while marks and done < total:
-            upto, sent_ns = marks[0]
-            if upto > total:
-                upto = total
-            else:
-                marks.popleft()
-            self._seconds.observe(now_ns - sent_ns, upto - done)
+        before = done = self._answered
+        if total <= before:
+            return 0
+        self._answered = total
+        marks = self._marks
+        while len(marks) > 1 and marks[1][0] <= done:  # all of these were answered before
+            marks.popleft()
+        while len(marks) > 1 and marks[1][0] <= total:
+            upto = marks[1][0]
+            self._seconds.observe(now_ns - marks.popleft()[1], upto - done)
             done = upto
-        self._answered = done
-        return done - before
+        if done < total and marks:
+            self._seconds.observe(now_ns - marks[0][1], total - done)
+        return total - before
 
     def clear(self) -> None:
         """Begin again at 0, because nobody answers what was sent until now."""

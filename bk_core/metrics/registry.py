@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
-from bk_core.metrics.snapshot import BUCKETS, FIRST_BITS, HistogramValue, Labels, Metrics, Value
+from bk_core.metrics.snapshot import BUCKETS, FIRST_BITS, LAST_BITS, HistogramValue, Labels, Metrics, Value
 from bk_core.metrics.table import Metric
 
 Read: TypeAlias = Callable[[], float | Mapping[Labels, float]]
@@ -42,7 +42,10 @@ class Histogram:
     def observe(self, nanoseconds: int, times: int = 1) -> None:
         """Note a time; ``times`` things took that long."""
         bits = nanoseconds.bit_length()
-        index = 0 if bits <= FIRST_BITS else min((bits - FIRST_BITS - 1 << 2 | nanoseconds >> bits - 3 & 3) + 1, BUCKETS - 1)
+        if FIRST_BITS < bits <= LAST_BITS:
+            index = (bits - FIRST_BITS - 1 << 2 | nanoseconds >> bits - 3 & 3) + 1
+        else:
+            index = 0 if bits <= FIRST_BITS else BUCKETS - 1
         self.counts[index] += times
         self.total += nanoseconds * times
         if nanoseconds > self.largest:

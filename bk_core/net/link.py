@@ -59,10 +59,14 @@ class BookieLink(ConnectingLink):
         count = run.count_for(position, start, ensemble_size, write_quorum_size)
         if not count:
             return
-        self._health.adds_sent(count, self._reactor.now_ns())
-        if not self._adds_to_note:
-            self._adds_to_note = True
-            self._reactor.at_turn_end(self._note_adds)
+        now = self._reactor.now_ns()
+        if not self._adds_marked:
+            self._add_times.began(self._health.adds_sent_so_far, now)
+        self._health.adds_sent(count, now)
+        self._send_run(run, position, start, ensemble_size, write_quorum_size, count)
+        self._adds_marked = self._flush_posted  # one time for all that this turn sends
+
+    def _send_run(self, run: PackedAdds, position: int, start: int, ensemble_size: int, write_quorum_size: int, count: int) -> None:
         if self.protocol == "v2":
             self._send(run.frames_for(position, start, ensemble_size, write_quorum_size))
             return
@@ -71,11 +75,6 @@ class BookieLink(ConnectingLink):
         first = run.first_entry_id + start
         self._adds.add(SentAdds(numbers, run.ledger_id, first, position, ensemble_size, write_quorum_size, count))
         self._send([run.frames_v3_for(position, start, ensemble_size, write_quorum_size, numbers.start)])
-
-    def _note_adds(self) -> None:
-        """Note when the adds of this turn were sent: one time for all of them."""
-        self._adds_to_note = False
-        self._add_times.sent(self._health.adds_sent_so_far, self._reactor.now_ns())
 
     def request(self, message: Request, timeout_ns: int, answer: Answer, reader: Hashable = None) -> Waiting:
         """Send one request when its turn comes, and call ``answer`` exactly once. The bytes of a batch read or a run of reads are valid
@@ -172,7 +171,8 @@ class BookieLink(ConnectingLink):
         self._waiting_out.connected()
         if unanswered:  # they were handed over while the connection was made
             self._health.adds_sent(unanswered, now)
-            self._add_times.sent(unanswered, now)
+            self._add_times.clear()
+            self._add_times.began(0, now)
         self._output.extend(self._asking.frames(now))
 
     def _receive(self) -> None:
@@ -256,7 +256,7 @@ class BookieLink(ConnectingLink):
             self._reactor.at_turn_end(self._flush_turn)
 
     def _flush_turn(self) -> None:
-        self._flush_posted = False
+        self._flush_posted = self._adds_marked = False
         if self._connected:
             self._flush()
 

@@ -90,7 +90,7 @@ class LinkState(ABC):
         self._on_entry = on_entry
         self._counts = counts or BookieCounts(Registry("a connection", CLIENT), bookie)
         self._add_times = Marks(self._counts.add_seconds)
-        self._adds_to_note = False  # adds were sent in this turn
+        self._adds_marked = False  # the time of what this turn sends was noted
         self._short = False  # the attempt that goes on has met a shortage on this host
         self._frame_bytes_max = frame_bytes_max + RECEIVE_SLACK_BYTES
         self._socket: socket.socket | TlsSocket | None = None

@@ -33,7 +33,6 @@ from bk_core.client.ledger.appending import Appending
 from bk_core.metrics.client import ClientCounts
 from bk_core.metrics.marks import Marks
 from bk_core.metrics.registry import Histogram
-from bk_core.net.link import BookieLink
 from tests.benchmarks.metrics_writes import write
 from tests.benchmarks.standins import standins
 
@@ -123,7 +122,7 @@ def compared(trees: Sequence[Path], uri: str, scene: tuple[str, int, int, int], 
     )
 
 
-COUNTING = ((Histogram, "observe"), (Marks, "sent"), (Marks, "answered"), (Marks, "clear"), (Appending, "_count_answered"))
+COUNTING = ((Histogram, "observe"), (Marks, "began"), (Marks, "answered"), (Marks, "clear"), (Appending, "_count_answered"))
 """The calls that metrics add to the way of an add and of its answer."""
 
 
@@ -131,13 +130,9 @@ COUNTING = ((Histogram, "observe"), (Marks, "sent"), (Marks, "answered"), (Marks
 def counting_nothing() -> Iterator[None]:
     """Replace what counts by functions that do nothing. Nothing may be under way."""
 
-    def noted(link: BookieLink) -> None:
-        link._adds_to_note = False
-
     with ExitStack() as stack:
         for cls, name in COUNTING:
             stack.enter_context(mock.patch.object(cls, name, lambda *_: None))
-        stack.enter_context(mock.patch.object(BookieLink, "_note_adds", noted))
         yield
 
 
@@ -171,7 +166,7 @@ def alone() -> Iterator[str]:
         counts.add_runs.value += 1
         counts.add_entries.value += 500
         for _ in range(4):
-            marks.sent(number, number)
+            marks.began(number - 500, number)
         marks.answered(number, number + 1000)
         for _ in range(3):
             counts.add_seconds.observe(number)

@@ -216,12 +216,14 @@ class Appending(StaysHere):
                 self._let_in()
             return
         self._counts.add_runs.value += len(inbox)
+        before, now_ns = self._handed_over, self._session.reactor.now_ns()
         try:
             for _ in range(len(inbox)):
                 hand_over, batch = inbox.popleft()
                 hand_over(batch)
         finally:
-            self._add_times.sent(self._handed_over, self._session.reactor.now_ns())
+            if self._handed_over > before:
+                self._add_times.began(before, now_ns)
             self._stepped()
             if inbox:  # one of the steps raised
                 self._nudge()

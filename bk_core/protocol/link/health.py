@@ -32,8 +32,8 @@ class LinkHealth:
     heard_ns: int = _NEVER  # the time at which bytes came
     drained_ns: int = _NEVER  # the time at which bytes of ours that had been waiting went on
     _latest_answered_ns: int = _NEVER  # the latest time of sending among the requests that were answered
-    _adds_sent: int = 0
-    _adds_answered: int = 0
+    adds_sent_so_far: int = 0  # on this connection
+    adds_answered_so_far: int = 0  # of them
     _adds_since_ns: int = _NEVER  # there have been unanswered adds since then
     _marks: deque[tuple[int, int]] = field(default_factory=deque)  # (adds sent before, when)
 
@@ -41,7 +41,7 @@ class LinkHealth:
         """Forget the requests of an earlier connection, because this one does not owe their answers."""
         self.heard_ns = now_ns
         self.drained_ns = self._latest_answered_ns = _NEVER
-        self._adds_sent = self._adds_answered = 0
+        self.adds_sent_so_far = self.adds_answered_so_far = 0
         self._marks.clear()
 
     # --- events on the connection --------------------------------------------------------------------------------------
@@ -61,29 +61,19 @@ class LinkHealth:
         if not self.adds_unanswered:
             self._adds_since_ns = now_ns
         if not self._marks or now_ns - self._marks[-1][1] >= MARK_NS:
-            self._marks.append((self._adds_sent, now_ns))
-        self._adds_sent += count
+            self._marks.append((self.adds_sent_so_far, now_ns))
+        self.adds_sent_so_far += count
 
     def adds_answered(self, count: int) -> None:
         """Count answers to adds, which are not known one by one. Once there are more answers than adds sent before a mark, one of those
         behind the mark is answered (LINK-3)."""
-        self._adds_answered = min(self._adds_answered + count, self._adds_sent)
-        while self._marks and self._adds_answered > self._marks[0][0]:
+        self.adds_answered_so_far = min(self.adds_answered_so_far + count, self.adds_sent_so_far)
+        while self._marks and self.adds_answered_so_far > self._marks[0][0]:
             self.answered(self._marks.popleft()[1])
 
     @property
-    def adds_sent_so_far(self) -> int:
-        """The number of adds that were sent on this connection."""
-        return self._adds_sent
-
-    @property
-    def adds_answered_so_far(self) -> int:
-        """The number of them that were answered."""
-        return self._adds_answered
-
-    @property
     def adds_unanswered(self) -> int:
-        return self._adds_sent - self._adds_answered
+        return self.adds_sent_so_far - self.adds_answered_so_far
 
     # --- conclusions ---------------------------------------------------------------------------------------------------
 

@@ -63,17 +63,19 @@ def test_a_time_may_stand_for_many_and_values_add_up() -> None:
 def test_marks_tell_how_long_those_sent_first_took() -> None:
     histogram = Histogram()
     marks = Marks(histogram)
-    marks.sent(10, 100)
-    marks.sent(10, 150)  # nothing new
-    marks.sent(15, 200)
+    marks.began(0, 100)
+    marks.began(10, 200)  # five more
     assert marks.answered(4, 1100) == 4
     assert marks.answered(4, 1200) == 0
     assert marks.answered(12, 2100) == 8
     assert histogram.total == 4 * 1000 + 6 * 2000 + 2 * 1900
     marks.clear()
     assert marks.answered(0, 9000) == 0
-    marks.sent(2, 10_000)
+    marks.began(0, 10_000)
     assert marks.answered(2, 10_500) == 2 and histogram.total == 4 * 1000 + 6 * 2000 + 2 * 1900 + 2 * 500
+    for number in range(2, 5):
+        marks.began(number, 10_000 * number)
+    assert marks.answered(5, 60_000) == 3 and histogram.total == 4 * 1000 + 6 * 2000 + 2 * 1900 + 2 * 500 + 40_000 + 30_000 + 20_000
 
 
 def counted() -> ClientCounts:
