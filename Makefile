@@ -258,6 +258,10 @@ bench-quick: setup
 bench-commit: setup
 	@$(ENV) $(BIN)/python -m tests.benchmarks.commit_cost --segments "$${SEGMENTS:-100000}" --bookies $(BOOKIES)
 
+## seconds and memory of bk ledger ls, bk cluster doctor, bk ui with 100,000 ledgers. LEDGERS
+many-ledgers: setup
+	@$(ENV) $(BIN)/python -m tests.benchmarks.many_ledgers --ledgers "$${LEDGERS:-100000}"
+
 ## the generated Python of the .proto files, by one generator that the lowest protobuf understands
 proto: $(STAMPS)/proto
 	@$(SAY) "bookie_pb2, ledger_formats_pb2, etcd_pb2"

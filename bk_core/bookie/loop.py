@@ -461,7 +461,7 @@ class BookieServer:
             self._drop(connection, "it is not admitted")
 
     def _begin_tls(self, connection: Connection) -> None:
-        """Whatever comes next is TLS, so nothing may have come already, and the answer must be on its way."""
+        """Go on by TLS. Nothing of it may have come already, and the answer to the request must be on its way."""
         assert self._door is not None and isinstance(connection.sock, socket.socket)
         self._flush(connection)
         if connection.inbox or connection.known or connection.outbox:
