@@ -238,9 +238,14 @@ def repair(
         chosen = _chosen(client, ledger_id, everything)
         _note_disabled(client, as_json)
         for one in chosen:
-            report = client.repair_ledger(one, on_progress=show, **options)
-            if report.deleted and not everything:
-                raise NoSuchLedgerError(f"ledger {one} does not exist", ledger=one)
+            try:
+                report = client.repair_ledger(one, on_progress=show, **options)
+            except NoSuchLedgerError:  # deleted since it was listed
+                if not everything:
+                    raise
+                from bk_core.client.repair.report import RepairReport
+
+                report = RepairReport(one, deleted=True)
             reports.append(report)
             if as_json:
                 say_json(_repair_json(report))

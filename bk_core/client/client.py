@@ -543,7 +543,8 @@ class BookKeeper(LooksInside, StaysHere):
 
         ``options`` are the fields of RepairOptions by name. What could not be repaired stands in the report.
 
-        Raises MetadataFormatError if what is stored cannot be understood.
+        Raises NoSuchLedgerError; a ledger that is deleted during the repair is reported as ``deleted``. Raises MetadataFormatError if what
+        is stored cannot be understood.
 
         Rules: RR-1..RR-8, G-27.
         """

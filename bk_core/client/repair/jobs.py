@@ -70,8 +70,12 @@ def check_ledger(client: BookKeeper, ledger_id: int, options: RepairOptions) -> 
 
 def repair_ledger(client: BookKeeper, ledger_id: int, options: RepairOptions) -> RepairReport:
     """Repair a ledger (RR-1..RR-8, G-27). The report has what cannot be done now; this raises only if the metadata store or the ledger is
-    in the way."""
-    return _Job(client, ledger_id, options).repair()
+    in the way. Raises NoSuchLedgerError for one that was not there to begin with; its mark, if it has one, is taken away all the same."""
+    job = _Job(client, ledger_id, options)
+    report = job.repair()
+    if job.missing is not None:
+        raise job.missing
+    return report
 
 
 def decommission_bookie(
@@ -149,7 +153,7 @@ def _drain_round(
             on_ledger(number, len(named), ledger_id)
         if deadline is not None:
             options = replace(options, lock_wait_s=min(options.lock_wait_s, max(0.0, deadline - time.monotonic())))
-        repaired = repair_ledger(client, ledger_id, options)
+        repaired = _Job(client, ledger_id, options).repair()  # it may have been deleted since the look
         changed = changed or repaired.changed
         report.note(repaired)
     return changed
@@ -188,6 +192,8 @@ class _Job:
         self._report = RepairReport(ledger_id)
         self._group = ExchangeGroup(0)
         self._copied: dict[int, tuple[FragmentRepair, FragmentSpan]] = {}  # copied fragments that wait in the group
+        self._loaded = False
+        self.missing: NoSuchLedgerError | None = None  # the ledger was not there when the repair first looked
 
     # --- checking ----------------------------------------------------------------------------------------------------
 
@@ -201,6 +207,7 @@ class _Job:
     def _load(self) -> None:
         """Load the metadata and the registry as they are now. Bookies named as lost count as gone."""
         metadata, self._version = self._client._load(self.ledger_id)
+        self._loaded = True
         self._metadata = metadata.with_access(self._options.access)
         self._session.refresh_bookies()
         view = self._session.bookies()
@@ -246,9 +253,10 @@ class _Job:
                 self._repair_tail()
                 self._repair_fragments()
                 self._fill()
-            except NoSuchLedgerError:
+            except NoSuchLedgerError as error:
                 self._client.store.check_cluster()
                 self._report.deleted = True
+                self.missing = None if self._loaded else error
             except (LedgerError, MetadataFormatError, OperationTimeoutError) as error:
                 self._report.problems.append(str(error.args[0]))
             if mark is not None and self._report.is_complete and not self._options.only_lost:

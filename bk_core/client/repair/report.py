@@ -103,7 +103,8 @@ class RepairReport:
 
     def __repr__(self) -> str:
         done = f"{len(self.moved)} moved, {len(self.refilled)} filled in, {counted(self.entries_copied, 'entry', 'entries')} copied"
-        return f"<RepairReport ledger {self.ledger_id}: {done}, {'complete' if self.is_complete else 'not complete'}>"
+        state = "deleted meanwhile" if self.deleted else "complete" if self.is_complete else "not complete"
+        return f"<RepairReport ledger {self.ledger_id}: {done}, {state}>"
 
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows."""

@@ -71,7 +71,9 @@ class Client:
 
     def repair_ledger(self, ledger_id: int, **options: Any) -> RepairReport:
         self.options = options
-        return self.repairs.get(ledger_id, RepairReport(ledger_id, deleted=True))
+        if ledger_id not in self.repairs:
+            raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
+        return self.repairs[ledger_id]
 
     def decommission_bookie(self, bookie: str, **options: Any) -> DecommissionReport:
         self.options = options

@@ -13,7 +13,7 @@ from bk_core.client.client import BookKeeper, connect
 from bk_core.client.repair.jobs import _Job, _ReplicationDriver
 from bk_core.client.repair.report import Progress, RepairReport, StillNamed, repair_options
 from bk_core.config import ClientConfig
-from bk_core.errors import InvalidArgumentError, MetadataUnavailableError, RecoveryFailedError, ReplicationError
+from bk_core.errors import InvalidArgumentError, MetadataUnavailableError, NoSuchLedgerError, RecoveryFailedError, ReplicationError
 from bk_core.metadata import open_store
 from bk_core.protocol.events import LedgerWritten, Outcome
 from bk_core.protocol.ledger import metadata_codec
@@ -216,9 +216,24 @@ def test_marks_go_when_nothing_is_missing(client: BookKeeper) -> None:
     tail = store_ledger(client, opened(("a:1", "gone:1", "c:1")))
     for ledger_id in (whole, gone, tail):
         marks.mark(ledger_id, ["gone:1"], 1)
-    assert client.repair_ledger(whole).is_complete and client.repair_ledger(gone).deleted
+    assert client.repair_ledger(whole).is_complete
+    with pytest.raises(NoSuchLedgerError, match=f"ledger {gone} does not exist"):
+        client.repair_ledger(gone)
     client.repair_ledger(tail)
     assert list(marks.marked_ledgers()) == [tail]
+
+
+def test_a_ledger_that_goes_while_it_is_repaired_is_reported(client: BookKeeper) -> None:
+    """Only one that was never there is the caller's mistake."""
+    ledger_id = store_ledger(client, opened(ABC).closed(9, 10))
+    report = client.repair_ledger(ledger_id, lost=["a:1"], on_progress=lambda _: client.delete_ledger(ledger_id))
+    assert report.deleted and "deleted meanwhile" in repr(report)
+
+
+def test_decommission_passes_over_a_ledger_that_went_since_the_look(client: BookKeeper, emptied: str) -> None:
+    ledger_id = store_ledger(client, opened((emptied, "b:1", "c:1")).closed(-1, 0))
+    report = client.decommission_bookie(emptied, on_ledger=lambda *_: client.delete_ledger(ledger_id))
+    assert report.is_complete and not report.still_named
 
 
 def test_g27_no_seal_over_a_replica_that_gives_no_answer(client: BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
