@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def ledger() -> None:
-    """Ledgers."""
+    """List, show, read, write, check, repair, export and delete ledgers."""
 
 
 for _command in (read_ledger, tail_ledger, diff_ledger):

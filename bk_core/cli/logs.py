@@ -201,7 +201,13 @@ def _option(name: str) -> str:
 
 @log.command("create")
 @click.argument("name")
-@click.option("--entry-format", type=click.Choice(ENTRY_FORMATS), default="arrow", show_default=True, help="raw: one value per entry.")
+@click.option(
+    "--entry-format",
+    type=click.Choice(ENTRY_FORMATS),
+    default="arrow",
+    show_default=True,
+    help="arrow: rows, as Spark writes them; raw: one value per entry, as by create_log of Python without a schema.",
+)
 @click.option("--schema", help='Columns, such as "id BIGINT, carrier STRING"; else the first write gives them. Needs pyarrow.')
 @click.option("--exist-ok", is_flag=True, help="No error if there is such a log; it stays as it is.")
 @_property_options

@@ -299,7 +299,7 @@ def _repair_json(report: RepairReport) -> dict[str, Any]:
 
 @click.group()
 def bookie() -> None:
-    """Bookies."""
+    """List bookies, look at their health and copies, set them read-only, and take them out of the cluster."""
 
 
 @bookie.command("collect")

@@ -449,7 +449,8 @@ class BookKeeper(LooksInside, StaysHere):
         ``guaranteed``, ``retention_ms``, ``retention_bytes``, ``committed_retention_ms``), and two that are a timedelta or seconds:
         ``retention`` in place of ``retention_ms``, and ``committed_retention`` in place of ``committed_retention_ms``. ``schema`` gives
         the columns of a log of Arrow entries before its first write does, as DDL (``"id BIGINT, carrier STRING"``) or an Arrow schema;
-        ``entry_format`` is "arrow" with it, and "raw" without.
+        ``entry_format`` is "arrow" with it, and "raw" without, which is what ``LogWriter`` writes; ``bk log create`` makes a log for rows
+        ("arrow") unless it is told otherwise.
 
         Raises LogExistsError unless ``exist_ok``, InvalidArgumentError for a name or property that cannot be, LogSchemaError for a schema
         that no log has, and MissingPackageError where a schema is given and there is no pyarrow.
