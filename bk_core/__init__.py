@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from bk_core.client.files.view import FileStoreView as FileStoreView
     from bk_core.client.log.check import LogCheck as LogCheck
     from bk_core.client.log.info import LogInfo as LogInfo
+    from bk_core.client.log.info import Segments as Segments
     from bk_core.client.log.janitor import GcReport as GcReport
     from bk_core.client.log.log import Log as Log
     from bk_core.client.log.parts import LogSpan as LogSpan
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from bk_core.client.log.tables import WrittenRows as WrittenRows
     from bk_core.client.log.tracing import BatchTrace as BatchTrace
     from bk_core.client.log.tracing import EntryTrace as EntryTrace
+    from bk_core.client.log.verify import LogVerification as LogVerification
     from bk_core.client.log.writer import LogWriter as LogWriter
     from bk_core.client.repair.report import DecommissionReport as DecommissionReport
     from bk_core.client.repair.report import LedgerReport as LedgerReport
@@ -123,6 +125,7 @@ _HOMES = {
     "LogProperties": "bk_core.protocol.log.segments",
     "LogReader": "bk_core.client.log.reader",
     "LogSpan": "bk_core.client.log.parts",
+    "LogVerification": "bk_core.client.log.verify",
     "LogWriter": "bk_core.client.log.writer",
     "BookieAuth": "bk_core.security",
     "BookieSasl": "bk_core.security",
@@ -138,6 +141,7 @@ _HOMES = {
     "SecretFile": "bk_core.secrets",
     "SecretVariable": "bk_core.secrets",
     "Segment": "bk_core.protocol.log.segments",
+    "Segments": "bk_core.client.log.info",
     "Staged": "bk_core.client.files.store",
     "Trace": "bk_core.client.exploring.trace",
     "WriteHandle": "bk_core.client",

@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, SupportsFloat, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, SupportsFloat, TypeAlias, TypeVar, get_origin
 
 from bk_core.errors import ArgumentTypeError, InvalidArgumentError
 
@@ -147,7 +147,10 @@ def _check_of(annotation: str, names: Mapping[str, Any], given: Check | None) ->
     check = given or _KINDS.get(base) or (_KINDS["Callable"] if base.startswith(("Callable", "OnProgress", "OnStep")) else None)
     if check is None:
         kind = names.get(base)
-        check = one_of(kind) if isinstance(kind, type) else None
+        if get_origin(kind) is Literal:  # the function knows what it cannot take, and says what it can
+            check = TEXT
+        else:
+            check = one_of(kind) if isinstance(kind, type) else None
     if check is None:
         raise AssertionError(f"no check is known for the annotation {annotation!r}")
     return check if base == annotation else replace(check, optional=True)

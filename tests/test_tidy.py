@@ -68,7 +68,7 @@ LAYERS = [
     Layer("bk_core.protocol.entry", ("bk_core.errors", "bk_core.kernels", "bk_core.protocol.ledger.metadata"), frozenset(PURE)),
     Layer("bk_core.protocol.log", ("bk_core.arguments", "bk_core.display", "bk_core.errors", "bk_core.protocol"),
           frozenset({*PURE, "json", "base64"})),
-    Layer("bk_core.protocol.files", ("bk_core.errors", "bk_core.protocol"), frozenset(PURE)),
+    Layer("bk_core.protocol.files", ("bk_core.display", "bk_core.errors", "bk_core.protocol"), frozenset(PURE)),
     Layer("bk_core.metrics", ("bk_core.errors", "bk_core.display"), frozenset({*PURE, "datetime", "time", "weakref"})),
     Layer("bk_core.metrics.prometheus", ("bk_core.metrics",), ANY_STDLIB | {"prometheus_client"}),
     Layer("bk_core.metrics.opentelemetry", ("bk_core.metrics",), ANY_STDLIB | {"opentelemetry"}),

@@ -17,9 +17,11 @@ from bk_core.client.log.entering import begin_close, enter_many, enter_one, ente
 from bk_core.client.log.info import LogInfo
 from bk_core.client.log.janitor import INTENT_AGE_S, GcReport
 from bk_core.client.log.log import Log as SyncLog
+from bk_core.client.log.log import Start
 from bk_core.client.log.parts import LogSpan
 from bk_core.client.log.settings import LogSettings
 from bk_core.client.log.tables import EARLIEST
+from bk_core.client.log.verify import LogVerification
 from bk_core.client.log.writer import OUTSTANDING_BYTES_MAX
 from bk_core.client.log.writer import LogWriter as Writing
 from bk_core.client.payloads import Buffer
@@ -29,6 +31,7 @@ from bk_core.protocol.log.segments import LogProperties, Segment
 
 if TYPE_CHECKING:
     from bk_core.aio.client import BookKeeper
+    from bk_core.client.repair.report import OnProgress
 
 T = TypeVar("T")
 
@@ -94,7 +97,7 @@ class Log(StaysHere):
 
         return Opening(open_, "log.writer(...)")
 
-    def reader(self, start: Position | datetime | str = EARLIEST) -> LogReader:
+    def reader(self, start: Start = EARLIEST) -> LogReader:
         """Read the log in order: ``async for run in log.reader().read()`` what is there now, ``.follow()`` for more as it comes. Nobody is
         fenced. Nothing is asked before the reader is entered or its first run is awaited. That raises the errors of ``bk_core.Log.reader``.
         """
@@ -122,6 +125,11 @@ class Log(StaysHere):
     async def check(self, *, read: bool = True) -> LogCheck:
         """Check that all is there that the log lists; with ``read`` the ends of its ledgers too. Raises NoSuchLogError."""
         return await self._run(partial(self._log.check, read=read), lasts=True)
+
+    async def verify(self, *, bytes_per_second: int | None = None, on_progress: OnProgress | None = None) -> LogVerification:
+        """Read every copy of every entry that the log lists, and check its digest. See ``bk_core.Log.verify``. ``on_progress`` is called on
+        another thread. A verification that is cancelled goes on, or did not begin."""
+        return await self._run(partial(self._log.verify, bytes_per_second=bytes_per_second, on_progress=on_progress), lasts=True)
 
     async def delete(self) -> None:
         """Delete the log with its ledgers; whoever writes it is ended. Raises NoSuchLogError. A deletion that is cancelled

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import ref
@@ -22,6 +21,7 @@ from bk_core.client.ledger.read_stream import RunStream
 from bk_core.client.ledger.streams import end_stream, range_stream, tail_stream
 from bk_core.client.log.list_store import ledger_exists, log_path
 from bk_core.client.log.log import Log as SyncLog
+from bk_core.client.log.log import Start
 from bk_core.client.log.reader import OUTAGE_LOOK_S, WAIT_S, LogEntries, Rest
 from bk_core.client.log.reader import LogReader as Steps
 from bk_core.errors import BkError, ClientClosedError, MetadataUnavailableError, NoSuchEntryError, NoSuchLedgerError, OperationTimeoutError
@@ -54,7 +54,7 @@ class _Steps(Steps):
     watch: Watch | None = None
 
     @classmethod
-    def of(cls, log: SyncLog, start: Position | datetime | str) -> Self:
+    def of(cls, log: SyncLog, start: Start) -> Self:
         """Open the log and find the start. Blocks."""
         return log.reader(start)._beside(cls)
 
@@ -150,7 +150,7 @@ class LogReader(StaysHere):
     time reads; others wait for their turn.
     """
 
-    def __init__(self, client: BookKeeper, log: SyncLog, start: Position | datetime | str) -> None:
+    def __init__(self, client: BookKeeper, log: SyncLog, start: Start) -> None:
         self.name = log.name
         self._client = client
         self._loop = client._loop

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from bk_core.display.table import Table
-from bk_core.display.words import counted
+from bk_core.display.words import counted, told_size
 
 if TYPE_CHECKING:
     from bk_core.client.copies import Copy
@@ -18,6 +18,18 @@ def state(copy: Copy) -> str:
     if copy.digest_ok is not None:
         return "good" if copy.digest_ok else "corrupt"
     return "missing" if copy.status.name in ("NO_ENTRY", "NO_LEDGER") else "unreadable"
+
+
+def places(rows: Iterable[Mapping[str, Any]]) -> Table:
+    """The places of the entries of ledgers, by the names that scripts get."""
+    columns = ["#ledger", "#fragment", "entries", "#position", "bookie", "#copies", "#size"]
+    return Table(columns, map(_place, rows))
+
+
+def _place(row: Mapping[str, Any]) -> tuple[object, ...]:
+    last = "" if row["lastEntryId"] is None else row["lastEntryId"]
+    size = None if row["bytes"] is None else told_size(row["bytes"])
+    return row["ledgerId"], row["fragment"], f"{row['firstEntryId']}-{last}", row["position"], row["bookie"], row["entries"], size
 
 
 def differences(diff: ReplicaDiff) -> Table:

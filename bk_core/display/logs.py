@@ -6,16 +6,18 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from bk_core.display.table import Table
-from bk_core.display.words import counted, told_duration, told_size, when
+from bk_core.display.words import counted, preview, told_duration, told_size, when
 
 if TYPE_CHECKING:
     from bk_core.client.log.check import LogCheck, LogProblem
     from bk_core.client.log.info import LogInfo
     from bk_core.client.log.janitor import GcReport
+    from bk_core.client.log.reader import LogEntries
     from bk_core.protocol.log.segments import LogProperties, Segment
 
 NO_PYARROW = 'its columns are shown where pyarrow is: pip install "bk-spark[arrow]"'
 """The line in place of the columns of a log."""
+_ENTRIES_SHOWN = 10
 
 
 def property_values(properties: LogProperties) -> dict[str, Any]:
@@ -129,6 +131,15 @@ def check(report: LogCheck) -> list[Table | str]:
     told = f"{counted(report.segments, 'segment')} in {counted(report.ledgers, 'ledger')} checked"
     end = f"log {report.log}: {told}: {counted(len(found), 'problem') if found else 'good'}"
     return [*([problems(found)] if found else []), end]
+
+
+def entries(run: LogEntries) -> Table:
+    """The first entries of a run, with the beginning of their payloads."""
+    rows = []
+    for index in range(min(run.count, _ENTRIES_SHOWN)):
+        payload = bytes(run.values[run.offsets[index] : run.offsets[index + 1]])
+        rows.append((f"{run.segment.seq}:{run.first_entry_id + index}", len(payload), preview(payload)))
+    return Table(["position", "#bytes", "payload"], rows)
 
 
 def collected(report: GcReport) -> Table:

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final, Literal, TypeAlias
 
 from bk_core.client.doctor.probe import BookieProbe
 from bk_core.display.words import counted
 from bk_core.protocol.ledger.metadata import BookieId
 
-ERROR, WARNING, NOTE = "error", "warning", "note"
-SEVERITIES = (ERROR, WARNING, NOTE)
+Severity: TypeAlias = Literal["error", "warning", "note"]
+ERROR: Final = "error"
+WARNING: Final = "warning"
+NOTE: Final = "note"
+SEVERITIES: tuple[Severity, ...] = (ERROR, WARNING, NOTE)
 SHOWN_MAX = 20
 """A finding names at most so many ledgers, bookies or logs; ``count`` has all."""
 
-CODES: Mapping[str, tuple[str, str]] = MappingProxyType(
+CODES: Mapping[str, tuple[Severity, str]] = MappingProxyType(
     {
         "layout-missing": (ERROR, "the cluster has no LAYOUT, or one that cannot be understood"),
         "bookies-too-few": (ERROR, "fewer bookies can be written to than a new ledger of a log, or of the default sizes, needs"),
@@ -69,7 +72,7 @@ class Finding:
     count: int = 1
 
     @property
-    def severity(self) -> str:
+    def severity(self) -> Severity:
         """The severity of its code."""
         return CODES[self.code][0]
 
@@ -111,7 +114,7 @@ class Diagnosis:
         """True if there is no error and no warning. Notes are no trouble."""
         return all(finding.severity == NOTE for finding in self.findings)
 
-    def count(self, severity: str) -> int:
+    def count(self, severity: Severity) -> int:
         """Return the number of findings of a severity."""
         return sum(finding.severity == severity for finding in self.findings)
 

@@ -204,6 +204,21 @@ class LedgerCopies(LazyTable):
     def __repr__(self) -> str:
         return f"<LedgerCopies of {self._ledgers!r}>"
 
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows: the first rows, after a few seconds at most. Reading stops there."""
+        return shown_in_time(self._shown, repr(self).strip("<>"))
+
+    def _shown(self) -> str:
+        from bk_core.display import copies, table
+
+        scan = _Scan(time.monotonic() + SHOWN_WITHIN_S)
+        found = list(islice((row for ledger in self._ledgers._read(False, scan) for row in copy_rows(ledger)), SHOWN_ROWS + 1))
+        if scan.is_cut:
+            more = f"only the first {counted(scan.looked_at, 'ledger')} were looked at: the cluster took too long for more to be shown here"
+        else:
+            more = f"... and more: only the first {SHOWN_ROWS} are shown" if len(found) > SHOWN_ROWS else counted(len(found), "row")
+        return table.html(f"copies of {self._ledgers!r}".partition(": iterate")[0], copies.places(found[:SHOWN_ROWS]), more)
+
 
 def copy_rows(ledger: Ledger) -> Iterator[dict[str, Any]]:
     """Yield the rows of one ledger."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
 
 from bk_core.arguments import COUNT, checked
 from bk_core.display.words import counted
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 METADATA_STORE = "metadata store"
 NONE_WANTED = "none is wanted"
-SCALES = ("order", "time")
+Scale: TypeAlias = Literal["order", "time"]
+SCALES = get_args(Scale)
 Entries: TypeAlias = tuple[int, int] | None
 
 
@@ -150,7 +151,7 @@ class Trace:
         ]
 
     @checked(until=COUNT)
-    def plot(self, *, scale: str = "order", until: int | None = None, ax: Any = None) -> Axes:
+    def plot(self, *, scale: Scale = "order", until: int | None = None, ax: Any = None) -> Axes:
         """Draw the space-time diagram, and return its axes: a lane for each client, bookie and the metadata store, a line for each message.
 
         ``scale`` is "order", a step to the right for each thing that happened, or "time", in milliseconds. ``until`` is the last step that

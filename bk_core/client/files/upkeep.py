@@ -47,7 +47,7 @@ _NOTHING = GcReport()
 PAUSE_S, PAUSE_MAX_S = 0.05, 2.0  # between two tries to delete what could not be deleted
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class FileGcReport:
     """The result of deleting what a file store has left.
 
@@ -63,6 +63,17 @@ class FileGcReport:
     imports: tuple[str, ...] = ()
     is_gone: bool = False
     finished: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        counts = {name: getattr(self, name) for name in ("deleted", "failed", "foreign", "imports", "finished")}
+        gone = ", and the store is gone" if self.is_gone else ""
+        return f"<FileGcReport {', '.join(f'{len(those)} {what}' for what, those in counts.items())}{gone}>"
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        from bk_core.display import files, table
+
+        return table.html(files.collected(self), repr(self).strip("<>"))
 
 
 @checked(client=CLIENT)

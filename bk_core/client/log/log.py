@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 
 from bk_core.arguments import COUNT, POSITIVE, POSITIVE_SECONDS, SECRET, Check, Duration, checked, milliseconds, seconds
 from bk_core.client.guards import admit_writer
@@ -16,10 +16,12 @@ from bk_core.client.log.janitor import INTENT_AGE_S, GcReport, apply_retention, 
 from bk_core.client.log.list_store import LogClient, read_ledger_list, store_now_ms
 from bk_core.client.log.lists import set_properties
 from bk_core.client.log.live_writers import ALIVE, GONE, foremost, live_writers
+from bk_core.client.log.picture import Unit
 from bk_core.client.log.reader import LogReader
 from bk_core.client.log.settings import LogSettings, properties_of
 from bk_core.client.log.showing import shown_in_time
-from bk_core.client.log.tables import EARLIEST, LATEST, Place, WrittenRows, tables
+from bk_core.client.log.tables import EARLIEST, LATEST, Compression, Place, WrittenRows, tables
+from bk_core.client.log.verify import LogVerification, verify_log
 from bk_core.client.log.writer import OUTSTANDING_BYTES_MAX, LogWriter
 from bk_core.display.moments import moment
 from bk_core.errors import InvalidArgumentError, LogWriterAliveError
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from matplotlib.axes import Axes
 
+    from bk_core.client.repair.report import OnProgress
+
+Start: TypeAlias = Position | datetime | Literal["earliest", "latest"]
 ENTRY_SIZE = 256 << 10
 _START = Check('"earliest", "latest", a Position or a datetime', lambda value: isinstance(value, str | Position | datetime))
 _BEFORE = Check("a Position or a datetime", lambda value: isinstance(value, Position | datetime))
@@ -119,7 +124,7 @@ class Log(StaysHere):
         return Segments(lambda: view.segments(first_seq, last_seq))
 
     @checked(last=POSITIVE)
-    def plot_segments(self, *, by: str = "rows", last: int = 1000, ax: Any = None) -> Axes:
+    def plot_segments(self, *, by: Unit = "rows", last: int = 1000, ax: Any = None) -> Axes:
         """Draw the newest segments over the time of their commits, and return the axes: each is a bar, as high as its rows or bytes, that
         begins where the one before ended.
 
@@ -200,7 +205,7 @@ class Log(StaysHere):
         return live
 
     @checked(start=_START)
-    def reader(self, start: Position | datetime | str = EARLIEST) -> LogReader:
+    def reader(self, start: Start = EARLIEST) -> LogReader:
         """Return a reader of the log in order. Nobody is fenced.
 
         ``start`` is "earliest", the first entry that is left; "latest", after the last entry that can be read now; a Position, for one the
@@ -214,7 +219,7 @@ class Log(StaysHere):
         """
         return LogReader(self._client, self.name, start=self._position(start), password=self._password)
 
-    def _position(self, start: Position | datetime | str) -> Position | None:
+    def _position(self, start: Start) -> Position | None:
         if isinstance(start, Position):
             return start
         if isinstance(start, datetime):
@@ -252,8 +257,8 @@ class Log(StaysHere):
         self,
         *,
         columns: Sequence[str] | None = None,
-        start: Position | datetime | str = EARLIEST,
-        end: Position | datetime | str = LATEST,
+        start: Start = EARLIEST,
+        end: Start = LATEST,
     ) -> pa.RecordBatchReader:
         """Return what the log holds now as Arrow record batches. Nobody is fenced.
 
@@ -280,7 +285,7 @@ class Log(StaysHere):
         self,
         *,
         columns: Sequence[str] | None = None,
-        start: Position | datetime | str = EARLIEST,
+        start: Start = EARLIEST,
         stop: threading.Event | None = None,
     ) -> pa.RecordBatchReader:
         """Return what the log holds from ``start`` on, and then what comes, as ``to_batches`` does.
@@ -300,8 +305,8 @@ class Log(StaysHere):
         self,
         *,
         columns: Sequence[str] | None = None,
-        start: Position | datetime | str = EARLIEST,
-        end: Position | datetime | str = LATEST,
+        start: Start = EARLIEST,
+        end: Start = LATEST,
     ) -> pa.Table:
         """Return the batches of ``to_batches`` as one ``pyarrow.Table``, all of it in memory.
 
@@ -315,8 +320,8 @@ class Log(StaysHere):
         self,
         *,
         columns: Sequence[str] | None = None,
-        start: Position | datetime | str = EARLIEST,
-        end: Position | datetime | str = LATEST,
+        start: Start = EARLIEST,
+        end: Start = LATEST,
     ) -> Any:
         """Return the batches of ``to_batches`` as a DataFrame of pandas, all of it in memory.
 
@@ -335,7 +340,7 @@ class Log(StaysHere):
         return self.to_batches().__arrow_c_stream__(requested_schema)
 
     @checked(entry_size=POSITIVE)
-    def write(self, data: Any, *, take_over: bool = False, entry_size: int = ENTRY_SIZE, compression: str = "none") -> WrittenRows:
+    def write(self, data: Any, *, take_over: bool = False, entry_size: int = ENTRY_SIZE, compression: Compression = "none") -> WrittenRows:
         """Append the rows of ``data`` and return where they are. Readers see all of them or none.
 
         ``data`` is a table or record batches of pyarrow, or whatever has ``__arrow_c_stream__``, such as a DataFrame of polars or pandas.
@@ -427,6 +432,20 @@ class Log(StaysHere):
         """
         return check_log(self._client, self.name, password=self._password, read=read)
 
+    @checked(bytes_per_second=POSITIVE)
+    def verify(self, *, bytes_per_second: int | None = None, on_progress: OnProgress | None = None) -> LogVerification:
+        """Read every copy of every entry that the log lists, history included, check its digest, and return a report. Nothing is changed,
+        and nobody is fenced.
+
+        The list is checked first, as by ``check``. ``bytes_per_second`` bounds how fast copies are read; None sets no bound.
+        ``on_progress`` is called with a ``Progress`` of the ledger at hand.
+
+        Raises NoSuchLogError, WrongClusterError, and OperationTimeoutError when nothing moves any more.
+
+        >>> log.verify(bytes_per_second=50 << 20).is_good
+        """
+        return verify_log(self._client, self.name, password=self._password, bytes_per_second=bytes_per_second, on_progress=on_progress)
+
     def delete(self) -> None:
         """Delete the log with its ledgers. Its writers are ended.
 
@@ -441,7 +460,7 @@ def _roll_seconds(time: Duration) -> float:
     return found
 
 
-def _place(name: str, place: Position | datetime | str) -> Place:
+def _place(name: str, place: Start) -> Place:
     return _ms(name, place) if isinstance(place, datetime) else place
 
 

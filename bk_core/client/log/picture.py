@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from bk_core.display.moments import moment
 from bk_core.display.words import counted
@@ -14,11 +14,12 @@ from bk_core.protocol.log.view import LogView
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-UNITS = ("rows", "bytes")
+Unit: TypeAlias = Literal["rows", "bytes"]
+UNITS = get_args(Unit)
 _SHORT = 12  # characters of a query's id
 
 
-def picture_of_segments(name: str, view: LogView, by: str, last: int, ax: Any) -> Axes:
+def picture_of_segments(name: str, view: LogView, by: Unit, last: int, ax: Any) -> Axes:
     """Draw the newest ``last`` segments of a log. InvalidArgumentError; MissingPackageError."""
     if by not in UNITS:
         raise InvalidArgumentError(f'by must be "rows" or "bytes", not {by!r}')

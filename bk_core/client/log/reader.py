@@ -79,6 +79,12 @@ class LogEntries:
         counts = f"{counted(self.count, 'entry', 'entries')}, {counted(size, 'byte')}"
         return f"<LogEntries {self.segment.seq}:{self.first_entry_id}..{last}, {counts}>"
 
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        from bk_core.display import logs, table
+
+        return table.html(repr(self).strip("<>"), logs.entries(self))
+
     def payloads(self) -> list[bytes]:
         """Return the payloads as bytes, in the order of their entries. Each is a copy."""
         return [bytes(self.values[self.offsets[i] : self.offsets[i + 1]]) for i in range(self.count)]

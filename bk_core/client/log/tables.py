@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, cast
 
 from bk_core.client.log.list_store import LogClient
 from bk_core.errors import MissingPackageError
@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MODULE = "bk_spark.arrow"
-EARLIEST, LATEST = "earliest", "latest"
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
 Place: TypeAlias = "Position | int | str"
 """A place in a log: a position, a time in milliseconds since 1970, ``EARLIEST`` or ``LATEST``."""
+
+Compression: TypeAlias = Literal["none", "zstd", "lz4"]
 
 OnCounts: TypeAlias = "Callable[[str, int, int], None]"
 """A function of a step (export, import or verify), the rows or entries so far, and their bytes."""
@@ -81,7 +84,7 @@ class Tables(Protocol):
         password: bytes,
         ended: Sequence[int] | None,
         entry_size: int,
-        compression: str,
+        compression: Compression,
     ) -> WrittenRows: ...
 
     def export_rows(

@@ -50,3 +50,9 @@ class FileStatus:
     def name(self) -> str:
         """The last part of the path; empty for the root."""
         return self.path.rpartition("/")[2]
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        from bk_core.display import files, table
+
+        return table.html(files.status(self))

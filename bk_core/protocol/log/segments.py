@@ -192,6 +192,9 @@ def stored_name(name: str) -> str:
     return first + "".join(map(str.capitalize, rest))
 
 
+_ALWAYS_TOLD = frozenset({"entry_format", "ensemble_size", "write_quorum_size", "ack_quorum_size", "schema", "extra"})
+
+
 @dataclass(frozen=True, slots=True)
 class LogProperties:
     """The settings by which entries of a log are made and kept.
@@ -217,11 +220,13 @@ class LogProperties:
     extra: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
 
     def __repr__(self) -> str:
-        """Name what is not as by default. A schema is told by its size: serialised it fills a page."""
-        given = ((one, getattr(self, one.name)) for one in fields(self) if one.name != "extra")
-        told = [f"{one.name}={value!r}" for one, value in given if value != one.default and one.name != "schema"]
+        """Name the entry format, the quorums, and of the rest what is not as by default. A schema is told by its size: serialised it fills
+        a page."""
+        given = ((one, getattr(self, one.name)) for one in fields(self) if one.name not in _ALWAYS_TOLD)
+        told = [f"{self.entry_format} entries", f"quorums {self.ensemble_size}/{self.write_quorum_size}/{self.ack_quorum_size}"]
+        told += [f"{one.name}={value!r}" for one, value in given if value != one.default]
         told += [f"schema of {len(self.schema):,} characters"] if self.schema else []
-        return f"<LogProperties{' ' if told else ''}{', '.join(told)}>"
+        return f"<LogProperties {', '.join(told)}>"
 
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows."""

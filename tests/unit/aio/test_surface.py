@@ -21,7 +21,7 @@ OF_BOTH = {
     *("BatchTrace", "BookieView", "DecommissionReport", "Diagnosis", "EntryTrace", "Fragment", "GcReport", "LedgerReport", "Limits"),
     *("LogCheck", "LogEntries", "LogInfo", "LogSpan", "ReadOptions", "RepairReport", "ReplicaDiff", "Segment", "WrittenRows", "Xray"),
     *("AuthExchange", "BookieAuth", "BookieSasl", "BookieTls", "MetadataTls", "SecretFile", "SecretVariable", "Security", "ZooKeeperAuth"),
-    "EtcdAuth",
+    *("EtcdAuth", "LogVerification"),
     *("aio", "errors", "kernels"),
 }
 """Values, settings and modules, which both clients use."""

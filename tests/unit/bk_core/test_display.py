@@ -20,11 +20,14 @@ from bk_core.cli import ledgers as ledger_commands
 from bk_core.cli import logs as log_commands
 from bk_core.cli.output import say_table
 from bk_core.client import BookKeeper
+from bk_core.client.exploring.ledgers import SHOWN_ROWS
+from bk_core.client.files.upkeep import FileGcReport
 from bk_core.client.log import showing
 from bk_core.client.log.check import LogCheck, LogProblem
 from bk_core.client.log.info import LogInfo, Segments
 from bk_core.client.log.janitor import GcReport
 from bk_core.client.log.live_writers import LiveWriter
+from bk_core.client.log.reader import LogEntries
 from bk_core.client.log.settings import schema_text
 from bk_core.client.repair.report import DecommissionReport, LedgerReport, Moved, Refilled, RepairReport, StillNamed
 from bk_core.config import ClientConfig
@@ -32,6 +35,7 @@ from bk_core.display import ledgers, table
 from bk_core.display.logs import NO_PYARROW
 from bk_core.metadata.memory import MemoryStore
 from bk_core.metadata.store import BookieView, Versioned
+from bk_core.protocol.files.content import FileStatus
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.replication import EntryRanges, FragmentReport, FragmentSpan, ReplicaReport
@@ -123,6 +127,10 @@ VALUES: dict[str, Any] = {
     "check of a log": LogCheck(HOSTILE, 3, 2, (PROBLEM,)),
     "position": Position(1, 2, 3),
     "entries": run_of(HOSTILE.encode(), b"\xff\x00"),
+    "entries of a log": LogEntries(next(segments()), 7, 1, HOSTILE.encode(), memoryview(array.array("q", [0, len(HOSTILE.encode())]))),
+    "file": FileStatus(f"/{HOSTILE}", False, 5, 1_700_000_000_000, 3),
+    "directory": FileStatus("/", True, 0, 1_700_000_000_000, 1, 2),
+    "collection of a store": FileGcReport((1,), ((2, HOSTILE),), ((3, HOSTILE),), (f"/{HOSTILE}",), True, ("/b",)),
 }
 
 
@@ -317,11 +325,28 @@ def test_a_log_shows_its_columns_and_what_is_not_counted_yet(monkeypatch: pytest
     assert NO_PYARROW in "".join(Shown(fresh._repr_html_()).texts)
 
 
+def test_what_a_store_deleted_is_told_by_what_became_of_it() -> None:
+    shown = Shown(FileGcReport((1,), ((2, "away"),), is_gone=True)._repr_html_())
+    assert shown.rows[1:] == [["ledger 1", "deleted", "-"], ["ledger 2", "could not be deleted", "away"]]
+    assert shown.texts[-1] == "FileGcReport 1 deleted, 1 failed, 0 foreign, 0 imports, 0 finished, and the store is gone"
+
+
+def test_the_places_of_entries_are_shown_and_those_that_are_many_are_cut(client: BookKeeper) -> None:
+    for ledger_id in range(20):
+        client.store.create_ledger(ledger_id, metadata_codec.encode(metadata("b:1")))
+    shown = Shown(client.ledgers().copies()._repr_html_())
+    assert shown.rows[0][0] == "ledger" and len(shown.rows) == 1 + SHOWN_ROWS
+    assert shown.texts[-1] == f"... and more: only the first {SHOWN_ROWS} are shown"
+    few = Shown(client.ledgers().limit(1).copies()._repr_html_())
+    assert few.rows[1:] == [["0", "0", "0-8", "0", "b:1", "9", "414"], ["0", "1", "9-9", "0", "b:1", "1", "46"]]
+    assert few.texts[-1] == "2 rows"
+
+
 def test_a_log_is_short() -> None:
     assert repr(info("events")) == "<LogInfo events: 3 segments, 1,000 rows, 5,000 bytes, writer unknown>"
     fresh = replace(info("events"), rows=0, bytes=0, segments=1, live=1, writer=None)
     assert repr(fresh) == "<LogInfo events: 1 segment (1 live), 0 committed rows, 0 committed bytes>"
-    assert repr(LogProperties()) == "<LogProperties>"
-    assert repr(LogProperties("raw", "x" * 5000)) == "<LogProperties schema of 5,000 characters>"
+    assert repr(LogProperties()) == "<LogProperties raw entries, quorums 3/3/2>"
+    assert repr(LogProperties("raw", "x" * 5000)) == "<LogProperties raw entries, quorums 3/3/2, schema of 5,000 characters>"
     assert repr(run_of(b"ab", b"c")) == "<EntryRun 7..8, 2 entries, 3 bytes>"
     assert repr(run_of(b"a")) == "<EntryRun 7..7, 1 entry, 1 byte>"

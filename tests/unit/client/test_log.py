@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -91,6 +92,20 @@ def test_info_counts_what_is_left(log: Log) -> None:
     assert [segment.seq for segment in log.segments(1)] == [1]
     assert len(log.trim(before=Position(1))) == 1
     assert (log.info.segments, log.info.rows, log.info.first) == (1, 4, Position(1))
+
+
+def test_every_copy_of_a_log_is_verified(client: bk_core.BookKeeper, log: Log) -> None:
+    found = log.verify(bytes_per_second=1 << 20)
+    assert isinstance(found, bk_core.LogVerification) and found.is_good and (found.ledgers, found.copies) == (2, 30)
+
+    async def awaited() -> bk_core.LogVerification:
+        async with bk_core.aio.connect(client.config.uri) as other:
+            return await (await other.log("events")).verify()
+
+    assert asyncio.run(awaited()) == found
+    log.delete()
+    with pytest.raises(NoSuchLogError):
+        log.verify()
 
 
 def test_an_empty_log_has_info_too(client: bk_core.BookKeeper) -> None:
