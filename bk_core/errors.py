@@ -771,7 +771,7 @@ class LogWriterAliveError(LogError):
     fenced."""
 
     code = "BK-LOG-WRITER-ALIVE"
-    advice = "Stop the process that the message names, or pass `take_over=True` to end it."
+    advice = "Close the writer, or stop the process, that the message names; or pass `take_over=True` to end it."
 
 
 class LogListFullError(LogError):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Mapping
+from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, Self, Unpack
 
@@ -63,6 +65,7 @@ class BookKeeper(StaysHere):
         self._client = client
         self._kept: weakref.WeakSet[Any] = weakref.WeakSet()
         self._closing: SafeFuture[None] | None = None
+        self._leaving: dict[str, set[Future[None]]] = {}  # writers by log that nobody has any more, and that still end
         weakref.finalize(self, aside.close).atexit = False
 
     @property
@@ -84,6 +87,19 @@ class BookKeeper(StaysHere):
     def _keep(self, one: Stoppable) -> None:
         """Stop it when this client is closed."""
         self._kept.add(one)
+
+    def _leaves(self, log: str, ended: Future[None]) -> None:
+        """Note a writer of a log that is ended aside."""
+        self._leaving[log] = {one for one in self._leaving.get(log, ()) if not one.done()} | {ended}
+
+    async def _left(self, log: str) -> None:
+        """Wait until the writers of a log that this client gave up have ended: until then the log looks written."""
+        for ended in tuple(self._leaving.get(log, ())):
+            with suppress(Exception):  # nobody waits for its outcome, and if it failed, the log is looked at all the same
+                await self._loop.wait(ended)
+            self._check()
+        if all(ended.done() for ended in self._leaving.get(log, ())):
+            self._leaving.pop(log, None)
 
     def _check(self) -> None:
         self._loop.check()

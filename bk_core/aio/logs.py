@@ -13,7 +13,7 @@ from bk_core.aio.reading import LogReader
 from bk_core.arguments import Duration
 from bk_core.client.here import StaysHere
 from bk_core.client.log.check import LogCheck
-from bk_core.client.log.entering import begin_close, enter_many, enter_one, enter_run, tell_left_open, tell_losses
+from bk_core.client.log.entering import abandon_and_wait, begin_close, enter_many, enter_one, enter_run, tell_left_open, tell_losses
 from bk_core.client.log.info import LogInfo
 from bk_core.client.log.janitor import INTENT_AGE_S, GcReport
 from bk_core.client.log.log import Log as SyncLog
@@ -79,7 +79,8 @@ class Log(StaysHere):
         outstanding_bytes_max: int = OUTSTANDING_BYTES_MAX,
     ) -> Opening[LogWriter]:
         """Become the one writer of the log: ``async with log.writer() as writer``, or ``await`` it. Arguments and errors are those of
-        ``bk_core.Log.writer``. If that is cancelled, a writer that was opened all the same is closed again."""
+        ``bk_core.Log.writer``. If that is cancelled, a writer that was opened all the same is closed again, and the next one that this
+        client opens waits for that."""
         make = partial(
             self._log.writer,
             take_over=take_over,
@@ -92,8 +93,11 @@ class Log(StaysHere):
         )
 
         async def open_() -> LogWriter:
-            self._client._check()
-            return LogWriter(self._client, await self._client._aside.run(make, Writing.close, lasts=True))
+            client = self._client
+            client._check()
+            await client._left(self.name)
+            given_up = partial(client._leaves, self.name)
+            return LogWriter(client, await client._aside.run(make, Writing.close, lasts=True, given_up=given_up))
 
         return Opening(open_, "log.writer(...)")
 
@@ -214,7 +218,7 @@ class LogWriter(StaysHere):
 
     def abandon(self) -> None:
         """Stop without closing the ledger; the next writer of the log will recover it. It returns at once."""
-        self._client._aside.soon(self._writer.abandon)
+        self._client._leaves(self._writer.name, self._client._aside.soon(partial(abandon_and_wait, self._writer)))
 
     def _stop(self) -> None:
         """Fail what waits, because the client was closed."""

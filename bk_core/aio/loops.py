@@ -134,9 +134,17 @@ class Aside:
         self.pool = WorkerPool("bookkeeper-aio", THREADS)
         self.lasting = WorkerPool("bookkeeper-aio-lasting", THREADS)
 
-    async def run(self, work: Callable[[], T], dispose: Callable[[T], object] | None = None, *, lasts: bool = False) -> T:
+    async def run(
+        self,
+        work: Callable[[], T],
+        dispose: Callable[[T], object] | None = None,
+        *,
+        lasts: bool = False,
+        given_up: Callable[[Future[None]], None] | None = None,
+    ) -> T:
         """Return what ``work`` returns. ``lasts`` says that it waits for bookies, or asks for much. If the wait is cancelled, work that has
-        not begun is not done, and what work under way still makes is given to ``dispose``."""
+        not begun is not done, and what work under way still makes is given to ``dispose``. ``given_up`` is called then with a future that
+        is done when nothing is left of it."""
         self.loop.check()
         piece = _Piece(work)
         future = self.begin(piece, lasts=lasts)
@@ -145,7 +153,9 @@ class Aside:
         except asyncio.CancelledError:
             piece.given_up = True
             if dispose is not None:
-                self._dispose_later(future, dispose)
+                ended = self._dispose_later(future, dispose)
+                if given_up is not None:
+                    given_up(ended)
             raise
         return found  # type: ignore[return-value]  # None only if it was given up
 
@@ -156,19 +166,28 @@ class Aside:
         except ClientClosedError:
             raise ClientClosedError("this client was closed by this program") from None
 
-    def _dispose_later(self, future: SafeFuture[T | None], dispose: Callable[[T], object]) -> None:
+    def _dispose_later(self, future: SafeFuture[T | None], dispose: Callable[[T], object]) -> Future[None]:
+        ended: SafeFuture[None] = SafeFuture()
+
         def done(_: object) -> None:
             if future.exception(0) is None and (made := future.result(0)) is not None:
-                self.soon(partial(dispose, made))
+                self.soon(partial(dispose, made)).add_done_callback(lambda _: ended.set_result(None))
+            else:
+                ended.set_result(None)
 
         future.add_done_callback(done)
+        return ended
 
-    def soon(self, work: Callable[[], object]) -> None:
-        """Run ``work`` on one of the threads, or here once they have ended, and wait for nothing."""
+    def soon(self, work: Callable[[], object]) -> Future[None]:
+        """Run ``work`` on one of the threads, or here once they have ended, and wait for nothing. Return a future that is done then, or
+        when the threads have ended before it was begun."""
         try:
-            self.lasting.submit(partial(_quietly, work))
+            return self.lasting.call(partial(_quietly, work))
         except Exception:
             _quietly(work)
+        ended: SafeFuture[None] = SafeFuture()
+        ended.set_result(None)
+        return ended
 
     def close(self, *, finish: bool = False) -> None:
         """End the threads and wait for none. With ``finish`` they do first what was put in."""

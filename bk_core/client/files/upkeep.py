@@ -196,7 +196,7 @@ def _refuse_owned(client: LogClient, name: str, listed: LedgerList, even_if_aliv
     if owner is None or owner.state == GONE:
         return
     known = "is open" if owner.state == ALIVE else "may be open"
-    message = f"file store {name!r} {known} in {owner.told}; stop that process, or fence it: even_if_alive=True (--even-if-alive)"
+    message = f"file store {name!r} {known} in {owner.told}; {owner.ending('owner')}, or fence it: even_if_alive=True (--even-if-alive)"
     raise LogWriterAliveError(message, store=name, insist="even_if_alive")
 
 

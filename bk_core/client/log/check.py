@@ -280,7 +280,7 @@ def release_log(
     for ledger_id, writer in live_writers(client, live).items() if not even_if_alive else ():
         if writer.state == ALIVE:
             told = f"log {name!r} is being written ({writer.told}; ledger {ledger_id})"
-            message = f"{told}; stop that process, or fence it: even_if_alive=True (--even-if-alive)"
+            message = f"{told}; {writer.ending()}, or fence it: even_if_alive=True (--even-if-alive)"
             raise LogWriterAliveError(message, log=name, ledger=ledger_id, insist="even_if_alive")
     if live:
         check_password(client, name, listed, password)

@@ -18,7 +18,7 @@ from bk_core.client.identity import NOBODY_ADOPTED, check_ledger, recover_own
 from bk_core.client.log.history import update_ledger_list
 from bk_core.client.log.intents import create_intended, forget_own
 from bk_core.client.log.list_store import LogClient, encoded, log_path, now_ms, read_versioned, store_now_ms
-from bk_core.client.log.live_writers import WRITER, writer_tag
+from bk_core.client.log.live_writers import WRITER, note_left, writer_tag
 from bk_core.errors import (
     BkError,
     ClientClosedError,
@@ -59,6 +59,7 @@ from bk_core.protocol.log.effects import (
 )
 from bk_core.protocol.log.exclusive import INSIST_NOTHING, Insisted
 from bk_core.protocol.log.ledger_list import LedgerList
+from bk_core.protocol.log.names import store_of
 from bk_core.protocol.log.segments import LogProperties
 
 Work: TypeAlias = ReadList | WriteList | CreateLedger | RecoverLedger | CloseLedger | DeleteLedger | CheckLedger
@@ -304,7 +305,10 @@ class LeaderWorks:
     def abandon_all(self) -> None:
         """Stop writing everywhere. The ledgers stay as they are (LOG-20)."""
         while self.handles:
-            self.handles.popitem()[1].abandon()
+            ledger_id, handle = self.handles.popitem()
+            handle.abandon()
+            if store_of(self.name) is None:  # an owner of a file store may still be at work with files when its log has ended
+                note_left(ledger_id, self._tag, self.log_id)
 
 
 def append_outcome(error: BaseException | None) -> Outcome:

@@ -87,3 +87,9 @@ class LogEntering:
 
     def why_waiting(self) -> str:
         return f"log {self._writer.name!r}: {self._writer._window.bytes} bytes stayed unacknowledged; this run was not appended"
+
+
+def abandon_and_wait(writer: LogWriter) -> None:
+    """Abandon the writer and wait until it has left its ledgers. On a thread of the library, where ``abandon`` waits for nothing."""
+    writer.abandon()
+    writer._lock.until(lambda: writer._left_all, writer._timeout_s)

@@ -110,6 +110,7 @@ class Leadership(StaysHere):
         self._closing: Call | None = None
         self._close_begun = False
         self._stopped = False
+        self._left_all = False  # its ledgers, after it stopped
 
     # --- handing over ---------------------------------------------------------------------------------------------------
 
@@ -182,7 +183,7 @@ class Leadership(StaysHere):
         if self._machine.state in (LeaderState.CLOSED, LeaderState.ABDICATED, LeaderState.FAILED) and not self._stopped:
             self._stopped = True
             self._worker.forget_timers()
-            self._worker.submit(self._works.abandon_all)
+            self._worker.submit(self._leave_all)
             self._worker.submit(self._end)
         if self._window.line:
             self._let_in()
@@ -216,6 +217,13 @@ class Leadership(StaysHere):
             self._sends.drain()
         else:
             self._own_thread(self._sends.drain)
+
+    def _leave_all(self) -> None:
+        """Leave the ledgers as they are, on the worker. Others may see then that nobody of this process writes them."""
+        self._works.abandon_all()
+        with self._lock:
+            self._left_all = True
+            self._lock.notify_all()
 
     def _end(self) -> None:
         """End both threads when they have done what was handed in. This runs on the worker, behind everything else."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,6 +13,7 @@ from bk_core.client.log.intents import Intent, abandoned, intent_here, lives_her
 from bk_core.client.log.list_store import LogClient
 from bk_core.display.moments import moment, told_utc
 from bk_core.errors import MetadataFormatError, NoSuchLedgerError
+from bk_core.protocol.log.identity import LOG_ID_KEY
 from bk_core.protocol.log.stored_json import loads
 
 WRITER = "writer"
@@ -19,18 +21,22 @@ WRITER = "writer"
 
 ALIVE, GONE, UNKNOWN = "alive", "gone", "unknown"
 _RANK = (GONE, UNKNOWN, ALIVE)
+_LEFT_MAX = 4096
+_left: dict[tuple[int, bytes, bytes], None] = {}  # ledgers that writers of this process have left open and write no more
 
 
 @dataclass(frozen=True, slots=True)
 class LiveWriter:
     """The process that writes a log, or has open a file store, and has not closed it. ``state``: "alive" if it is seen running on this
-    host, "gone" if it is certainly not running any more, "unknown" for a process of another host, or if its ledger does not tell. A ledger
-    that does not tell leaves ``host`` empty, and ``pid`` and ``since_ms`` 0."""
+    host, "gone" if it is certainly not running any more, or is this very program, whose writer was dropped or abandoned, "unknown" for a
+    process of another host, or if its ledger does not tell. A ledger that does not tell leaves ``host`` empty, and ``pid`` and ``since_ms``
+    0. ``is_own``: it is this very program."""
 
     host: str
     pid: int
     since_ms: int
     state: str
+    is_own: bool = False
 
     @property
     def since(self) -> datetime | None:
@@ -42,7 +48,12 @@ class LiveWriter:
         """The process in words."""
         if not self.host:
             return "a process that is not named"
-        return f"process {self.pid} on host {self.host}, since {told_utc(self.since_ms)} UTC"
+        who = "this program, " if self.is_own else ""
+        return f"{who}process {self.pid} on host {self.host}, since {told_utc(self.since_ms)} UTC"
+
+    def ending(self, owner: str = "writer") -> str:
+        """Return the way to end it without force, for a message: a program that is told to stop its own process is helped by nothing."""
+        return f"close that {owner} of this program" if self.is_own else "stop that process"
 
 
 def writer_tag(since_ms: int) -> bytes:
@@ -55,10 +66,17 @@ def writer_tag(since_ms: int) -> bytes:
 def writer_of(client: LogClient, ledger_id: int) -> Intent | None:
     """Return the writer of an exclusive writer's ledger; ``created_ms`` is since when. None if the ledger does not tell or is gone.
     Raises what looking at metadata raises otherwise: where the metadata store does not answer, nobody knows what the ledger tells."""
+    return _named(_custom(client, ledger_id), ledger_id)
+
+
+def _custom(client: LogClient, ledger_id: int) -> Mapping[str, bytes]:
     try:
-        custom = getattr(client.ledger_metadata(ledger_id), "custom", {})
+        return getattr(client.ledger_metadata(ledger_id), "custom", {})
     except (NoSuchLedgerError, MetadataFormatError):
-        return None
+        return {}
+
+
+def _named(custom: Mapping[str, bytes], ledger_id: int) -> Intent | None:
     try:
         return process_of(loads(custom[WRITER]), ledger_id)
     except (KeyError, TypeError, ValueError):
@@ -76,14 +94,26 @@ def process_of(value: Any, ledger_id: int = 0) -> Intent | None:
 
 def live_writers(client: LogClient, ledger_ids: Collection[int]) -> dict[int, LiveWriter]:
     """Return the verdict on the writer of each of these live ledgers (GRD-4). Raises what ``writer_of`` does."""
-    return {ledger_id: _judged(writer_of(client, ledger_id)) for ledger_id in ledger_ids}
+    return {ledger_id: _judged(_custom(client, ledger_id), ledger_id) for ledger_id in ledger_ids}
 
 
-def _judged(writer: Intent | None) -> LiveWriter:
+def _judged(custom: Mapping[str, bytes], ledger_id: int) -> LiveWriter:
+    writer = _named(custom, ledger_id)
     if writer is None:
         return LiveWriter("", 0, 0, UNKNOWN)
-    state = ALIVE if lives_here(writer) else GONE if abandoned(writer) else UNKNOWN
-    return LiveWriter(writer.host, writer.pid, writer.created_ms, state)
+    alive = lives_here(writer)
+    own = alive and writer.pid == os.getpid()
+    left = own and (ledger_id, bytes(custom[WRITER]), bytes(custom.get(LOG_ID_KEY, b""))) in _left
+    state = GONE if left or abandoned(writer) else ALIVE if alive else UNKNOWN
+    return LiveWriter(writer.host, writer.pid, writer.created_ms, state, own)
+
+
+def note_left(ledger_id: int, tag: bytes, log_id: str) -> None:
+    """Note that a writer of this process has left a ledger open and writes nothing to it any more, because it was dropped, abandoned, or
+    ended by an error: nobody else can tell. ``tag`` is the writer's."""
+    while len(_left) >= _LEFT_MAX:
+        _left.pop(next(iter(_left)), None)
+    _left[ledger_id, tag, log_id.encode()] = None
 
 
 def foremost(writers: Mapping[int, LiveWriter]) -> LiveWriter | None:

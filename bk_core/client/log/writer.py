@@ -424,7 +424,7 @@ class LogWriter(Leadership):
         self._losses.told(error)
         self._give_up(error)
         if not is_own() and not interrupted_call():
-            self._lock.until(lambda: self._stopped, self._timeout_s)
+            self._lock.until(lambda: self._left_all, self._timeout_s)
 
     def _leave(self) -> None:
         """Stop, because the client is being closed. Who closes things in this order may think that the log was closed, too."""

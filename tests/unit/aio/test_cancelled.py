@@ -219,6 +219,28 @@ def test_no_run_is_lost_and_none_comes_twice(uri: str, follows: bool, late: bool
 
 
 @WHEN
+def test_the_next_writer_waits_for_one_that_was_given_up(uri: str, late: bool) -> None:
+    """It is closed aside, and the log looks written until then."""
+
+    async def main() -> None:
+        async with aio.connect(uri) as client:
+            log = await client.create_log("events", entry_format="raw")
+
+            async def begin(_point: int) -> None:
+                writer = await log.writer()
+                writer.abandon()
+
+            async def after(_point: int, _cancelled: bool) -> None:
+                async with log.writer() as writer:
+                    await writer.append(b"next")
+                assert not client._leaving
+
+            assert await everywhere(begin, after, late=late) >= 1
+
+    run(main)
+
+
+@WHEN
 def test_a_tail_goes_on_after_a_cancellation(uri: str, late: bool) -> None:
     async def main() -> None:
         async with aio.connect(uri) as client:

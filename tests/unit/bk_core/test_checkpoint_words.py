@@ -25,7 +25,7 @@ OTHER_PASSWORD = (
     "[BK-PASSWORD] the password given is not that of checkpoint 'hush'; one that was made without a password is opened without one"
 )
 NO_PATH = "[BK-FILES-NO-PATH] checkpoint 'flights' has no /nope; / has commits, metadata, offsets"
-ALIVE = "[BK-LOG-WRITER-ALIVE] checkpoint 'live' is open in process {pid} on host"
+ALIVE = "[BK-LOG-WRITER-ALIVE] checkpoint 'live' is open in this program, process {pid} on host"
 WHOLE = "[BK-ARGUMENT] `bk checkpoint {}` takes a whole checkpoint: flights, not {} in it. Nothing was done"
 
 MISTAKES: list[tuple[str, int, str]] = [
@@ -112,7 +112,7 @@ def test_each_mistake_is_told_in_words_of_checkpoints(bk: Bk, client: bk_core.Bo
             said = bk.err
             assert told.format(pid=os.getpid()) in said, (line, said)
             if told is ALIVE:
-                assert said.endswith("stop that process, or fence it: --even-if-alive\n")
+                assert said.endswith("close that owner of this program, or fence it: --even-if-alive\n")
             for riddle in ("files.", "file store", "log '", "ledger 0", "s3cret", "wrong'", "=True"):
                 assert riddle not in said.replace("files.flights'; did", ""), (line, said)
         assert bk.json("ls")[0] == before and len(bk.out.splitlines()) == 2 and not (tmp_path / "out").exists()  # and nothing was done

@@ -421,7 +421,7 @@ def test_an_owner_is_shown_and_keeps_its_checkpoint(
     monkeypatch.setattr(live_writers, "lives_here", lambda _writer: False)
     assert "(perhaps gone)" in bk("ls")
     with monkeypatch.context() as patched:
-        patched.setattr(live_writers, "writer_of", lambda *_: None)
+        patched.setattr(live_writers, "_custom", lambda *_: {})
         assert "not named" in bk("ls")
     monkeypatch.setattr(live_writers, "abandoned", lambda _writer: True)
     assert "(gone)" in bk("ls")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -138,12 +139,42 @@ def test_latest_is_behind_what_a_living_writer_has_acknowledged(log: Log) -> Non
     assert b"c" in [payload for run in found for payload in run.payloads()]
 
 
+def test_a_writer_of_this_program_that_is_gone_is_taken_over(client: bk_core.BookKeeper, log: Log) -> None:
+    """It was dropped after an error, abandoned, or left open behind its client: this process lives, and nobody writes."""
+    writer = log.writer()
+    writer.append(b"dropped")
+    with pytest.warns(ResourceWarning, match="unclosed <LogWriter"):
+        del writer
+        gc.collect()
+    with pytest.raises(ZeroDivisionError), log.writer() as writer:
+        writer.append(b"abandoned")
+        writer.abandon()
+        raise ZeroDivisionError
+    with bk_core.connect(client.config.uri) as other:
+        left = other.log("events").writer()
+        left.append(b"left")
+    assert (found := log.info.writer) is not None and (found.state, found.is_own) == ("gone", True)
+    with log.writer() as last:
+        last.append(b"last")
+    assert read(log)[len(ROWS) :] == [b"dropped", b"abandoned", b"left", b"last"]
+
+
+OWN = r"is being written \(this program, process .* on host .*\); close that writer of this program, or end its writing: take_over=True$"
+
+
 def test_a_living_writer_is_ended_only_by_the_word(client: bk_core.BookKeeper, log: Log) -> None:
     with bk_core.connect(client.config.uri) as other:
         first = other.log("events").writer()
         first.append(b"first")
-        with pytest.raises(LogWriterAliveError, match=r"log 'events' is being written \(process .* on host .*\); .* take_over=True"):
+        with pytest.raises(
+            LogWriterAliveError, match=r"log 'events' is being written \(this program, process .* on host .*\); .* take_over=True"
+        ):
             log.writer()
+        with pytest.raises(
+            LogWriterAliveError, match=r"\(this program, process .*\); close that writer of this program, or end its"
+        ) as told:
+            log.writer()
+        assert "stop that process" not in str(told.value)
         first.append(b"still")
         with log.writer(take_over=True) as writer:
             writer.append(b"second")

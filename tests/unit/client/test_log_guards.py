@@ -145,6 +145,9 @@ def test_the_ledger_of_a_live_segment_says_who_writes_it(client: bk_core.BookKee
     with LogWriter.open(client, "a") as writer:
         found = writer_of(client, writer.ledger_id)
         here = intent_here(0, "")
+        seen = live_writers(client, [writer.ledger_id])[writer.ledger_id]
+        assert seen.is_own and seen.told.startswith("this program, process ") and seen.ending() == "close that writer of this program"
+        assert replace(seen, is_own=False).told.startswith("process ") and replace(seen, is_own=False).ending() == "stop that process"
         assert found is not None and (found.host, found.pid, found.started, found.boot) == (here.host, here.pid, here.started, here.boot)
         assert abs(found.created_ms - here.created_ms) < 60_000
     with client.create_ledger(custom={"writer": b"[]"}) as other:

@@ -45,7 +45,7 @@ def test_another_owner_ends_a_store(client: bk_core.BookKeeper) -> None:
     staged = store.stage(BIG)
     with FileStore.open(client, "a") as other:
         assert other.read("/before") == BIG
-        ended = rf"another owner opened file store 'a' \(process {os.getpid()} on host .* UTC\), which ended this one"
+        ended = rf"another owner opened file store 'a' \(this program, process {os.getpid()} on host .* UTC\), which ended this one"
         calls: list[Callable[[], object]] = [
             lambda: store.put("/late", b"x"),
             lambda: store.put("/late", BIG),
