@@ -255,6 +255,7 @@ def test_a_writer_that_comes_in_between_is_not_fenced(
 
 def test_info_tells_the_writer_and_if_it_lives(log: Log, gone: None, monkeypatch: pytest.MonkeyPatch) -> None:
     log.writer().abandon()
+    monkeypatch.setattr(live_writers, "_left", {})  # of a writer of this process it is known that it is gone
     for lives, abandoned, state in ((True, False, "alive"), (False, True, "gone"), (False, False, "unknown")):
         monkeypatch.setattr(live_writers, "lives_here", lambda _, lives=lives: lives)
         monkeypatch.setattr(live_writers, "abandoned", lambda _, abandoned=abandoned: abandoned)
