@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -15,7 +14,7 @@ from bk_core.cli.units import Duration, Size
 from bk_core.display import logs as display
 from bk_core.display.words import counted
 from bk_core.errors import BkError, InvalidArgumentError, MetadataFormatError, NoSuchLogError, WrongClusterError
-from bk_core.protocol.log.segments import ENTRY_FORMATS, EntryFormat, LogProperties
+from bk_core.protocol.log.segments import ENTRY_FORMATS, EntryFormat, unchecked_properties
 from bk_core.protocol.log.view import LogView
 
 if TYPE_CHECKING:
@@ -230,7 +229,7 @@ def create(
     if schema is not None and entry_format == "raw":
         raise click.UsageError("a raw log has no columns: --schema is for --entry-format arrow")
     columns = "" if schema is None else schema_text(schema)
-    wanted = LogProperties(entry_format=entry_format, schema=columns, **_given(properties))
+    wanted = unchecked_properties(entry_format=entry_format, schema=columns, **_given(properties))
     wanted.check(_option)
     with connected(uri, protocol) as client:
         create_log(client, name, wanted, exist_ok=exist_ok)
@@ -251,7 +250,7 @@ def change(name: str, uri: str, protocol: str, as_json: bool, **properties: Any)
     if not given:
         raise click.UsageError("say what to change")
     with connected(uri, protocol) as client:
-        replace(read_log(client, name).properties, **given).check(_option)
+        unchecked_properties(read_log(client, name).properties, **given).check(_option)
         set_properties(client, name, **given)
         view = read_log(client, name)
     _say_log(name, view, as_json)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from bk_core.client.repeating import until_definite
 from bk_core.errors import InvalidArgumentError, LogWriterAliveError, NoSuchLogError, WrongPasswordError
 from bk_core.protocol.log.ledger_list import LedgerList, LogProperties
 from bk_core.protocol.log.names import check_not_of_files
+from bk_core.protocol.log.segments import unchecked_properties
 from bk_spark.options.table import Options
 from bk_spark.sink.schema import check_raw, schema_to_write
 
@@ -51,13 +52,12 @@ class LogPlan:
 def wanted_properties(options: Options) -> LogProperties:
     """Return the properties of a log that this write creates. Raises InvalidArgumentError unless E >= Qw >= Qa (CR-1)."""
     o = options
-    properties = LogProperties(
-        o.entry_format,
-        "",
-        o.ensemble_size,
-        o.write_quorum_size,
-        o.ack_quorum_size,
-        o.digest_type,
+    properties = unchecked_properties(
+        entry_format=o.entry_format,
+        ensemble_size=o.ensemble_size,
+        write_quorum_size=o.write_quorum_size,
+        ack_quorum_size=o.ack_quorum_size,
+        digest_type=o.digest_type,
         guaranteed=o.guaranteed_write_quorum,
     )
     properties.check()
@@ -116,7 +116,7 @@ def plan_log(client: Any, options: Options, log: str, schema: StructType, mark: 
     until_definite(partial(check_bookies, client, log, properties, how), time.monotonic() + UPDATE_TIMEOUT_S)
     text = _schema_for(options, log, properties, schema, overwrite)
     done = mark is not None and listed is not None and listed.is_committed(*mark)
-    plain = replace(properties, extra={})  # tasks need no fields that this release does not know
+    plain = unchecked_properties(properties, extra={})  # tasks need no fields that this release does not know
     return LogPlan(log, "" if listed is None else listed.log_id, plain, text, done)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -38,7 +38,7 @@ from bk_core.errors import (
 from bk_core.protocol.files.machine import FileMachine
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.position import Position
-from bk_core.protocol.log.segments import EMPTY, LogProperties
+from bk_core.protocol.log.segments import EMPTY, LogProperties, unchecked_properties
 
 REPLAYS_MAX = 8
 OUTSTANDING_BYTES_MAX = 64 << 20  # of the log's writer: more than the store lets in, so that only a large base waits there
@@ -168,7 +168,7 @@ def _created(client: LogClient, log: str, wanted: LogProperties, marks: Mapping[
     settings = {"ensemble_size", "write_quorum_size", "ack_quorum_size", "digest_type"}
 
     def change(listed: LedgerList) -> LedgerList:
-        chosen = replace(listed.properties, **{field: getattr(wanted, field) for field in settings})
+        chosen = unchecked_properties(listed.properties, **{field: getattr(wanted, field) for field in settings})
         return listed.set_properties(chosen) if _is_unused(listed) else listed
 
     if _is_unused(create_log(client, log, wanted, exist_ok=True, file_entries=True, extra=marks)):

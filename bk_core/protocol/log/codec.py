@@ -10,14 +10,14 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 from bk_core.errors import MetadataFormatError
 from bk_core.protocol.log.history import Chunk
 from bk_core.protocol.log.ledger_list import ADOPTED_MAX, LedgerList
 from bk_core.protocol.log.provenance import BatchSpan, decode_spans, encode_spans, within
 from bk_core.protocol.log.sealing import ref_to
-from bk_core.protocol.log.segments import EntryFormat, HistoryRef, LogProperties, Mark, Segment
+from bk_core.protocol.log.segments import HistoryRef, LogProperties, Mark, Segment, unchecked_properties
 from bk_core.protocol.log.stored_json import loads
 
 FORMAT_VERSION = 3
@@ -170,8 +170,8 @@ def _decode_properties(value: Mapping[str, Any], schema: str) -> LogProperties:
             raise ValueError(f"{name} is {bound!r}, by which everything would be trimmed")
         return bound
 
-    return LogProperties(
-        entry_format=cast("EntryFormat", str(value["entryFormat"])),  # what another program stored is checked where it is used
+    return unchecked_properties(
+        entry_format=str(value["entryFormat"]),  # what another program stored is checked where it is used
         schema=schema,
         ensemble_size=int(value["ensembleSize"]),
         write_quorum_size=int(value["writeQuorumSize"]),

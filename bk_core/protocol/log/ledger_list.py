@@ -19,7 +19,16 @@ from bk_core.errors import InvalidArgumentError, LogError, LogListFullError, Log
 from bk_core.protocol.log.history import Item, Load, counts, named, no_history, segments_of
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.provenance import BatchSpan, with_span
-from bk_core.protocol.log.segments import EMPTY, ENTRY_FORMATS, HistoryRef, LogProperties, Mark, Segment, SegmentRange
+from bk_core.protocol.log.segments import (
+    EMPTY,
+    ENTRY_FORMATS,
+    HistoryRef,
+    LogProperties,
+    Mark,
+    Segment,
+    SegmentRange,
+    unchecked_properties,
+)
 from bk_core.protocol.log.times import commit_time
 
 __all__ = ["ENTRY_FORMATS", "HistoryRef", "LedgerList", "LogProperties", "Mark", "Segment", "SegmentRange"]
@@ -351,7 +360,7 @@ class LedgerList:
             raise LogSchemaError("the schema to write was the log's once, but another writer has added columns since")
         if len(self.schemas) >= SCHEMAS_MAX:
             raise LogSchemaError(f"the log has had {SCHEMAS_MAX} schemas, which is the most that one may have; write a new log")
-        return replace(self, properties=replace(self.properties, schema=schema), schemas=(*self.schemas, schema))
+        return replace(self, properties=unchecked_properties(self.properties, schema=schema), schemas=(*self.schemas, schema))
 
     def replace_schema(self, schema: str) -> LedgerList:
         """Make ``schema`` the only one. Raises LogSchemaError while anything is listed that was written with another one (LOG-19)."""
@@ -359,7 +368,7 @@ class LedgerList:
             return self
         if self.items:
             raise LogSchemaError("the columns of a log can be replaced only together with all its rows")
-        return replace(self, properties=replace(self.properties, schema=schema), schemas=(schema,))
+        return replace(self, properties=unchecked_properties(self.properties, schema=schema), schemas=(schema,))
 
     def set_properties(self, properties: LogProperties) -> LedgerList:
         """Set other properties for what is written from now on. The schema and the entry format cannot be changed: InvalidArgumentError."""

@@ -205,6 +205,9 @@ class LogProperties:
 
     Segments older than ``retention_ms``, and those after which there are ``retention_bytes`` already, may be trimmed. Marks of queries
     that have not committed for ``committed_retention_ms`` are forgotten. None keeps them for ever.
+
+    Raises what ``check`` does, with the names of Python. What a list holds is checked where it is used (``unchecked_properties``): another
+    release may have stored words that this one does not know.
     """
 
     entry_format: EntryFormat = "raw"
@@ -235,6 +238,10 @@ class LogProperties:
         return table.html(logs.properties(self))
 
     def __post_init__(self) -> None:
+        self._spell()
+        self.check(str)
+
+    def _spell(self) -> None:
         """Give known names one spelling: case does not matter, and HMAC is another word for MAC. An unknown one stays as it was typed, for
         the error that ``check`` raises."""
         if isinstance(self.entry_format, str) and (entry_format := self.entry_format.lower()) in ENTRY_FORMATS:
@@ -275,6 +282,18 @@ class LogProperties:
                 raise ArgumentTypeError(f"{spelled(name)} must be a whole number, not {value!r}")
         if not isinstance(self.guaranteed, bool):
             raise ArgumentTypeError(f"{spelled('guaranteed')} must be True or False, not {self.guaranteed!r}")
+
+
+def unchecked_properties(base: LogProperties | None = None, **given: Any) -> LogProperties:
+    """Return properties that nobody has checked yet: those that a list holds, or those whose error is to name them as somebody else spells
+    them (``check``). Fields that are not given are those of ``base``, or as by default."""
+    base = LogProperties() if base is None else base
+    made = object.__new__(LogProperties)
+    for one in fields(LogProperties):
+        object.__setattr__(made, one.name, given.pop(one.name, getattr(base, one.name)))
+    assert not given, given
+    made._spell()
+    return made
 
 
 def _is_number(value: object) -> bool:

@@ -41,7 +41,7 @@ from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerSta
 from bk_core.protocol.ledger.replication import EntryRanges, FragmentReport, FragmentSpan, ReplicaReport
 from bk_core.protocol.ledger.run import EntryRun
 from bk_core.protocol.log.position import Position
-from bk_core.protocol.log.segments import LogProperties, Segment
+from bk_core.protocol.log.segments import LogProperties, Segment, unchecked_properties
 
 HOSTILE = '<script>alert("1")</script><img src=x onerror=alert(2)>&amp;\u202e\x1b[31m\''
 SECRET = b"hunter2"
@@ -117,7 +117,7 @@ VALUES: dict[str, Any] = {
     "bookies": BookieView((HOSTILE,), ("b:1",)),
     "ledger metadata": metadata(),
     "log info": info(),
-    "log properties": LogProperties(schema=HOSTILE, digest_type=HOSTILE),
+    "log properties": unchecked_properties(schema=HOSTILE, digest_type=HOSTILE),
     "segment": next(segments()),
     "segments": Segments(segments),
     "check of a ledger": ledger_report(),

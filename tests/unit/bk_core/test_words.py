@@ -25,7 +25,7 @@ from bk_core.metadata.zookeeper.link import Link
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.quorums import DEFAULT_SIZES
 from bk_core.protocol.log.position import Position
-from bk_core.protocol.log.segments import LogProperties, SegmentRange, stored_name
+from bk_core.protocol.log.segments import LogProperties, SegmentRange, stored_name, unchecked_properties
 
 _USUAL = ". Give all three, which are 3, 3 and 2 by default"
 _SIZES = [
@@ -78,7 +78,7 @@ def test_sizes_that_do_not_fit_name_the_pair(
             call()
         assert str(caught.value) == f"[BK-ARGUMENT] {words}"
     with pytest.raises(InvalidArgumentError) as caught:
-        LogProperties(**given).check()
+        unchecked_properties(**given).check()
     stored, options = (words, words)
     for name in names:
         stored, options = stored.replace(name, stored_name(name)), options.replace(name, f"--{name.replace('_', '-')}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from bk_core.protocol.log.codec import decode, decode_chunk, encode, encode_chun
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.sealing import ref_to
-from bk_core.protocol.log.segments import HistoryRef, LogProperties, Mark, Segment, SegmentRange
+from bk_core.protocol.log.segments import HistoryRef, LogProperties, Mark, Segment, SegmentRange, unchecked_properties
 from bk_core.protocol.log.view import LogView
 
 
@@ -130,16 +131,48 @@ def test_foreign_bytes_are_refused(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("properties", "named"),
     [
-        (LogProperties(entry_format="avro"), "entryFormat must be one of arrow, raw"),
-        (LogProperties(ensemble_size=2), "writeQuorumSize 3 is above ensembleSize 2: "),
-        (LogProperties(write_quorum_size=1), "ackQuorumSize 2 is above writeQuorumSize 1: "),
-        (LogProperties(ack_quorum_size=0), "ackQuorumSize must be at least 1, not 0"),
+        (unchecked_properties(entry_format="avro"), "entryFormat must be one of arrow, raw"),
+        (unchecked_properties(ensemble_size=2), "writeQuorumSize 3 is above ensembleSize 2: "),
+        (unchecked_properties(write_quorum_size=1), "ackQuorumSize 2 is above writeQuorumSize 1: "),
+        (unchecked_properties(ack_quorum_size=0), "ackQuorumSize must be at least 1, not 0"),
     ],
 )
 def test_a_log_that_could_not_be_written_is_refused_at_its_creation(properties: LogProperties, named: str) -> None:
     """CR-1, and an entry format that no reader would know; the message names what was asked for."""
     with pytest.raises(InvalidArgumentError, match=named):
         properties.check()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"entry_format": "rwa"}, "entry_format must be one of arrow, raw, not 'rwa'"),
+        ({"digest_type": "MD5"}, "digest_type must be one of .*CRC32C.*, not 'MD5'"),
+        ({"ensemble_size": "3"}, "ensemble_size must be a whole number, not '3'"),
+        ({"write_quorum_size": 2, "ack_quorum_size": 3}, "ack_quorum_size 3 is above write_quorum_size 2: "),
+        ({"retention_ms": 0}, "retention_ms must be positive"),
+        ({"guaranteed": "no"}, "guaranteed must be True or False, not 'no'"),
+    ],
+)
+def test_wrong_properties_are_refused_when_they_are_made(given: dict[str, Any], told: str) -> None:
+    """As other settings are; also by ``replace``."""
+    with pytest.raises(InvalidArgumentError, match=told):
+        LogProperties(**given)
+    with pytest.raises(InvalidArgumentError, match=told):
+        replace(LogProperties(), **given)
+
+
+def test_words_of_a_later_release_are_read_and_kept() -> None:
+    """They are refused where they are used (``check``), and not where a list is read, changed or stored."""
+    value = json.loads(encode(LedgerList(log_id="a")))
+    value["properties"] |= {"entryFormat": "avro", "digestType": "BLAKE3", "ensembleSize": 2}
+    listed = decode(json.dumps(value).encode())
+    assert (listed.properties.entry_format, listed.properties.digest_type, listed.properties.ensemble_size) == ("avro", "BLAKE3", 2)
+    again = decode(encode(listed.condemn([78])))
+    assert again.properties == listed.properties
+    assert listed.set_schema("x").properties.digest_type == "BLAKE3"
+    with pytest.raises(InvalidArgumentError, match="digestType must be one of"):
+        listed.properties.check()
 
 
 def test_properties_at_the_edge_are_accepted() -> None:
@@ -291,7 +324,7 @@ def test_properties_are_stored_and_changed_but_for_what_entries_are_made_of() ->
     listed = LedgerList("a").set_properties(kept)
     assert decode(encode(listed)).properties == kept
     assert listed.set_properties(kept) is listed
-    for wrong in (LogProperties(entry_format="arrow"), LogProperties(schema="x"), LogProperties(ensemble_size=0)):
+    for wrong in (LogProperties(entry_format="arrow"), LogProperties(schema="x"), unchecked_properties(ensemble_size=0)):
         with pytest.raises(InvalidArgumentError):
             listed.set_properties(wrong)
 
