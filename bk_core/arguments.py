@@ -9,15 +9,18 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, wraps
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, SupportsFloat, TypeAlias, TypeVar, get_origin
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, SupportsFloat, TypeAlias, TypeVar, get_origin
 
 from bk_core.errors import ArgumentTypeError, InvalidArgumentError
+from bk_core.near import meant
 
 if TYPE_CHECKING:
     from datetime import timedelta
+    from types import CodeType
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 Duration: TypeAlias = "timedelta | float"
 """A length of time as callers give it: a timedelta, or seconds."""
@@ -25,6 +28,7 @@ INT64_MAX = 2**63 - 1
 MILLISECOND = 0.001
 SECONDS_MAX = 1_000_000_000  # 31 years; every call that waits accepts this much, and none accepts infinity
 _SHOWN_MAX = 60
+_TAKES_ANY_NAME = 0x08  # the flag of a function with **kwargs
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +163,15 @@ def _check_of(annotation: str, names: Mapping[str, Any], given: Check | None) ->
 def checked(**given: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Check every annotated argument of a function before it is called, by ``given`` or else by its annotation.
 
-    The checks raise ArgumentTypeError and InvalidArgumentError. Python itself checks the number and the names of arguments.
+    The checks raise ArgumentTypeError and InvalidArgumentError, also for the name of an argument that the function does not have. Python
+    itself checks the number of arguments.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         code, annotations = function.__code__, function.__annotations__
         # *args and **kwargs, which the function checks itself
         variable = set(code.co_varnames[code.co_argcount + code.co_kwonlyargcount :])
+        known = None if code.co_flags & _TAKES_ANY_NAME else _keywords(code)
         checks = {
             name: check
             for name, annotation in annotations.items()
@@ -182,11 +188,55 @@ def checked(**given: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
             for name, value in kwargs.items():
                 if name in checks:
                     checks[name](name, value)
+                elif known is not None and name not in known:
+                    _refuse_name(name, known, f"{function.__name__}() takes no argument")
             return function(*args, **kwargs)
 
         return call
 
     return decorate
+
+
+def _keywords(code: CodeType) -> tuple[str, ...]:
+    """Return the names of a function's arguments that may be given by name."""
+    return code.co_varnames[code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount]
+
+
+def _refuse_name(name: str, known: Iterable[str], there_is_none: str) -> NoReturn:
+    """Raise ArgumentTypeError, a TypeError as Python's own, with the name that may have been meant."""
+    known = [one for one in known if one not in ("self", "cls")]
+    hint = meant(name, known, 1) or (f"there are {', '.join(known)}" if known else "there is none")
+    raise ArgumentTypeError(f"{there_is_none} {name!r}; {hint}")
+
+
+def named(function: Callable[P, R]) -> Callable[P, R]:
+    """Refuse names of arguments that a function does not have, as ``checked`` does, where another one checks the arguments."""
+    known = _keywords(function.__code__)
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs:
+            if name not in known:
+                _refuse_name(name, known, f"{function.__name__}() takes no argument")
+        return function(*args, **kwargs)
+
+    return call
+
+
+def settings(kind: type[T]) -> type[T]:
+    """Decorate a dataclass so that a field that it does not have is refused with the one that may have been meant."""
+    made: Any = kind
+    known, make = tuple(field.name for field in fields(made) if field.init), made.__init__
+
+    @wraps(make)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        for name in kwargs:
+            if name not in known:
+                _refuse_name(name, known, f"{kind.__name__} has no field")
+        make(self, *args, **kwargs)
+
+    made.__init__ = __init__
+    return kind
 
 
 @cache

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, TypedDict, get_args
 
-from bk_core.arguments import COUNT, POSITIVE, POSITIVE_SECONDS, SECONDS, TEXT, check_fields, one_of, whole
+from bk_core.arguments import COUNT, POSITIVE, POSITIVE_SECONDS, SECONDS, TEXT, check_fields, one_of, settings, whole
 from bk_core.errors import ArgumentTypeError, InvalidArgumentError
 from bk_core.metadata.access import METADATA_AUTH, MetadataAuth, MetadataTls
 from bk_core.protocol.ledger.placement import location
@@ -45,6 +45,7 @@ _CHECKS = {
 }
 
 
+@settings
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
     """The settings of a client. ``connect`` takes all but ``uri`` and ``protocol`` by name; most programs set none of them, or

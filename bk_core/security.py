@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, get_args, runtime_checkable
 from urllib.parse import parse_qsl
 
-from bk_core.arguments import Check, check_fields, one_of
+from bk_core.arguments import Check, check_fields, one_of, settings
 from bk_core.errors import InvalidArgumentError
 from bk_core.protocol.link.auth_exchange import AuthExchange
 from bk_core.sasl import DigestMd5
@@ -25,6 +25,7 @@ _AUTH = Check("BookieSasl(...), or an object that makes exchanges", lambda value
 _TEXT = Check("text", lambda value: isinstance(value, str))
 
 
+@settings
 @dataclass(frozen=True, slots=True)
 class BookieTls:
     """TLS to bookies: files of PEM, which are read anew at each connection, so that new certificates need no restart.
@@ -81,6 +82,7 @@ class BookieAuth(Protocol):
         wrong before anything is asked."""
 
 
+@settings
 @dataclass(frozen=True, slots=True)
 class BookieSasl:
     """A user at bookies, by SASL DIGEST-MD5, which needs the package pure-sasl. The bookie proves that it knows the password, too.
@@ -106,6 +108,7 @@ class BookieSasl:
         return DigestMd5(self.user, text_of("the password of BookieSasl", self.password))
 
 
+@settings
 @dataclass(frozen=True, slots=True)
 class Security:
     """The security of the connections to all bookies of a cluster: a bookie that does not offer it is an error, never spoken to without.

@@ -50,7 +50,8 @@ class Layer:
 # The most specific layer that holds a module decides.
 LAYERS = [
     Layer("bk_core.errors", (), frozenset()),
-    Layer("bk_core.arguments", ("bk_core.errors",), frozenset(PURE)),
+    Layer("bk_core.near", ("bk_core.errors",), frozenset({*PURE, "difflib", "os"})),
+    Layer("bk_core.arguments", ("bk_core.errors", "bk_core.near"), frozenset(PURE)),
     Layer("bk_core.secrets", ("bk_core.errors",), ANY_STDLIB),
     Layer("bk_core.tls_files", ("bk_core.errors", "bk_core.secrets"), frozenset({*PURE, "ssl"})),
     Layer("bk_core.sasl", ("bk_core.errors",), frozenset({*PURE, "sys", "puresasl"})),
@@ -88,9 +89,9 @@ LAYERS = [
           frozenset(PURE)),
     Layer("bk_core.client", ("bk_core.arguments", "bk_core.background", "bk_core.display", "bk_core.errors", "bk_core.exit_hook",
                              "bk_core.threads", "bk_core.config", "bk_core.plots", "bk_core.protocol", "bk_core.metrics", "bk_core.net",
-                             "bk_core.metadata", "bk_core.security"), ANY_STDLIB),
+                             "bk_core.metadata", "bk_core.near", "bk_core.security"), ANY_STDLIB),
     Layer("bk_core.client.files.fs", ("bk_core.arguments", "bk_core.display", "bk_core.errors", "bk_core.exit_hook", "bk_core.threads",
-                                      "bk_core.client", "bk_core.protocol"), ANY_STDLIB | {"fsspec"}),
+                                      "bk_core.client", "bk_core.near", "bk_core.protocol"), ANY_STDLIB | {"fsspec"}),
     Layer("bk_core.aio", ("bk_core.arguments", "bk_core.background", "bk_core.errors", "bk_core.threads", "bk_core.config",
                           "bk_core.client", "bk_core.protocol", "bk_core.metadata.store"), ANY_STDLIB),
     Layer("bk_core.ui", ("bk_core.arguments", "bk_core.background", "bk_core.display", "bk_core.errors", "bk_core.threads",

@@ -13,6 +13,7 @@ from typing import Any, Protocol, Self, Unpack
 from bk_core.aio.ledgers import ReadHandle, WriteHandle
 from bk_core.aio.logs import Log
 from bk_core.aio.loops import Aside, Loop, Opening
+from bk_core.arguments import named
 from bk_core.client.client import BookKeeper as Client
 from bk_core.client.client import connect as connect_client
 from bk_core.client.here import StaysHere
@@ -108,6 +109,7 @@ class BookKeeper(StaysHere):
 
     # --- ledgers --------------------------------------------------------------------------------------------------------------
 
+    @named
     def create_ledger(
         self,
         *,
@@ -149,6 +151,7 @@ class BookKeeper(StaysHere):
         handle.close()
         self._client.delete_ledger(handle.ledger_id)
 
+    @named
     def open_ledger(
         self,
         ledger_id: int,
@@ -162,6 +165,7 @@ class BookKeeper(StaysHere):
         how = {"password": password, "digest_type": digest_type, "options": options, "lac": lac}
         return self._reading("open_ledger", partial(self._client.open_ledger, ledger_id, **how))  # type: ignore[arg-type]
 
+    @named
     def recover_ledger(self, ledger_id: int, *, password: bytes = b"", digest_type: DigestType | str | None = None) -> Opening[ReadHandle]:
         """Fence, recover and close a ledger, then open it. A live writer is stopped. A cancelled recovery goes on."""
         recover = partial(self._client.recover_ledger, ledger_id, password=password, digest_type=digest_type)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 from bk_core.aio.appends import Acknowledgement, Appends
 from bk_core.aio.loops import Opening
 from bk_core.aio.reading import LogReader
-from bk_core.arguments import Duration
+from bk_core.arguments import Duration, named
 from bk_core.client.here import StaysHere
 from bk_core.client.log.check import LogCheck
 from bk_core.client.log.entering import abandon_and_wait, begin_close, enter_many, enter_one, enter_run, tell_left_open, tell_losses
@@ -67,6 +67,7 @@ class Log(StaysHere):
         """Return the segments ``first_seq .. last_seq`` (inclusive) that are left, in order. Raises NoSuchLogError."""
         return await self._run(lambda: list(self._log.segments(first_seq, last_seq)))
 
+    @named
     def writer(
         self,
         *,
@@ -101,6 +102,7 @@ class Log(StaysHere):
 
         return Opening(open_, "log.writer(...)")
 
+    @named
     def reader(self, start: Start = EARLIEST) -> LogReader:
         """Read the log in order: ``async for run in log.reader().read()`` what is there now, ``.follow()`` for more as it comes. Nobody is
         fenced. Nothing is asked before the reader is entered or its first run is awaited. That raises the errors of ``bk_core.Log.reader``.

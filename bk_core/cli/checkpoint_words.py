@@ -107,7 +107,7 @@ def _say_unfinished(client: BookKeeper, view: FileStoreView, may_have_more: bool
 
 
 def _nothing_at(view: FileStoreView, path: str) -> str:
-    from bk_core.client.near import near_names
+    from bk_core.near import near_names
 
     above, missing = parent(path), path
     while above != ROOT and not view.exists(above):

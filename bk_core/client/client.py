@@ -22,7 +22,6 @@ from bk_core.client.here import StaysHere
 from bk_core.client.ledger.read_handle import ReadHandle
 from bk_core.client.ledger.write_handle import WriteHandle
 from bk_core.client.looking import LooksInside
-from bk_core.client.near import check_names
 from bk_core.client.operations import run_machine
 from bk_core.client.session import Closable, Session
 from bk_core.config import ClientConfig, ClientSettings, WireProtocol
@@ -38,6 +37,7 @@ from bk_core.metadata import open_store
 from bk_core.metadata.store import BookieView, MetadataStore, Version, Versioned
 from bk_core.metrics.client import ClientCounts
 from bk_core.metrics.snapshot import Metrics
+from bk_core.near import check_names
 from bk_core.net.local_resources import local_resource_error
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import GWQ_MARK, BookieId, DigestType, Fragment, LedgerMetadata, LedgerState

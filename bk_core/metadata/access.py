@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
-from bk_core.arguments import TEXT, Check, check_fields, one_of
+from bk_core.arguments import TEXT, Check, check_fields, one_of, settings
 from bk_core.errors import InvalidArgumentError, MetadataAuthError
 from bk_core.secrets import Secret, SecretFile, SecretVariable, check_secret
 from bk_core.tls_files import context_of
@@ -25,6 +25,7 @@ _READERS = Check("a tuple of texts", lambda value: isinstance(value, tuple) and 
 _PATH = Check("a path as text", lambda value: isinstance(value, str))
 
 
+@settings
 @dataclass(frozen=True, slots=True)
 class ZooKeeperAuth:
     """The identity of a client at ZooKeeper, and the rights on what it creates there. The password is in no ``repr`` and no message.
@@ -74,6 +75,7 @@ class ZooKeeperAuth:
         return "x509 certificate" if self.scheme == "x509" else f"{self.scheme} user {self.user!r}"
 
 
+@settings
 @dataclass(frozen=True, slots=True)
 class EtcdAuth:
     """The identity of a client at etcd: a user of its own authentication. The password is in no ``repr`` and no message. A server that
@@ -104,6 +106,7 @@ MetadataAuth: TypeAlias = ZooKeeperAuth | EtcdAuth
 METADATA_AUTH = one_of((ZooKeeperAuth, EtcdAuth), "ZooKeeperAuth(...) or EtcdAuth(...)")
 
 
+@settings
 @dataclass(frozen=True, slots=True)
 class MetadataTls:
     """TLS to the metadata store: files of PEM, which are read anew at each connection, so that new certificates need no restart.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from bk_core.arguments import INT64_MAX, check_fields, whole
+from bk_core.arguments import INT64_MAX, check_fields, settings, whole
 
 _FRAME_BYTES_MAX = 2**31 - 1  # a frame's length is four bytes with a sign
 
@@ -14,6 +14,7 @@ def _limit(default: int, *nasty: int) -> Any:
     return field(default=default, metadata={"nasty": nasty})
 
 
+@settings
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds of waiting, memory and repetition. They are for tests and for odd networks: the defaults suit all others."""

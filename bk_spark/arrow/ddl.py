@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from bk_core.client.near import meant
 from bk_core.errors import LogSchemaError
+from bk_core.near import meant
 
 DEPTH_MAX = 60  # of types in one another; Arrow reads no schema that is deeper than 64
 _TOKEN = re.compile(

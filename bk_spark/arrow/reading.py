@@ -18,8 +18,8 @@ from bk_core.client.log.history import read_log
 from bk_core.client.log.list_store import LogClient
 from bk_core.client.log.reader import LogReader, reaching
 from bk_core.client.log.tables import EARLIEST, LATEST, Place
-from bk_core.client.near import meant
 from bk_core.errors import BkError, InvalidArgumentError, LogDataLossError, LogSchemaError, NoSuchLedgerError, NoSuchLogError
+from bk_core.near import meant
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import Segment
 from bk_core.protocol.log.view import LogView

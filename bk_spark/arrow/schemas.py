@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from bk_core.errors import ArgumentTypeError, LogSchemaError
+from bk_core.near import meant
 from bk_spark.arrow.ddl import columns_of_ddl, ddl_of
 from bk_spark.entries.stored_schema import COLUMN_METADATA, arrow_schema_of_text
 
@@ -160,7 +161,7 @@ def check_fits(name: str, given: pa.Schema, stored: pa.Schema) -> None:
     kept = {field.name: field for field in stored}
     unknown = [column for column in given.names if column not in kept]
     if unknown:
-        raise LogSchemaError(f"log {name!r} has no column {_quoted(unknown)}; it has {_shown(stored)}", log=name)
+        raise LogSchemaError(f"log {name!r} has no column {_quoted(unknown)}; it has {_shown(stored)}{_spelled(unknown, stored)}", log=name)
     if not given.names:
         raise LogSchemaError(f"log {name!r}: the rows have no column; it has {_shown(stored)}", log=name)
     wrong = [
@@ -170,6 +171,13 @@ def check_fits(name: str, given: pa.Schema, stored: pa.Schema) -> None:
     ]
     if wrong:
         raise LogSchemaError(f"log {name!r}: {'; '.join(wrong)}; cast it, only widening is done by itself", log=name)
+
+
+def _spelled(unknown: Sequence[str], stored: pa.Schema) -> str:
+    """Return the spelling that is meant, for a message: Spark takes a name in another case, and this side does not."""
+    cased = [f"{one!r} for {column!r}" for column in unknown for one in stored.names if one.casefold() == column.casefold()]
+    near = "" if cased else meant(unknown[0], stored.names)
+    return f"; case counts here: {', '.join(cased)}" if cased else f"; {near}" if near else ""
 
 
 def check_named_once(name: str, given: pa.Schema) -> None:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from bk_core.arguments import POSITIVE_SECONDS, TEXT, Check, checked, whole
 from bk_core.client.files.names import store_log
 from bk_core.client.files.words import of_checkpoint, stored_at
-from bk_core.client.near import meant
 from bk_core.config import WireProtocol
 from bk_core.errors import (
     ArgumentTypeError,
@@ -29,6 +28,7 @@ from bk_core.errors import (
     NotEnoughBookiesError,
 )
 from bk_core.exit_hook import before_clients_end
+from bk_core.near import meant
 from bk_core.threads import cannot_wait, start_aside
 from bk_spark.checkpoint import hadoop_conf
 from bk_spark.checkpoint.gateway import Gateway

@@ -13,8 +13,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 
-from bk_core.client.near import meant
 from bk_core.errors import BkError
+from bk_core.near import meant
 from bk_core.protocol.files.content import FileStatus
 from bk_core.protocol.files.paths import ROOT, normal
 from bk_spark.checkpoint import answers

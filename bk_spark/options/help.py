@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bk_core.client.near import near_names
+from bk_core.near import near_names
 
 if TYPE_CHECKING:
     from bk_spark.options.table import Option

@@ -37,7 +37,7 @@ from bk_spark.options.grammar import (
     parse_when,
 )
 from bk_spark.options.help import unknown
-from bk_spark.options.scopes import SPARKS_OWN, Scope, out_of_place
+from bk_spark.options.scopes import SPARKS_OWN, WHICH_LEDGERS, Scope, out_of_place
 
 URI_ENVIRONMENT = "BOOKKEEPER_METADATA_SERVICE_URI"
 
@@ -457,6 +457,7 @@ class Options:
     txn_app_id: str | None = None
     txn_version: int | None = None
     given: frozenset[str] = field(default=frozenset(), repr=False)  # what was set, not defaulted: fields, and SPARKS_OWN
+    spelled: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # field and alias, of those given by one
 
     @property
     def secret(self) -> bytes:
@@ -483,18 +484,21 @@ class Options:
 
 def parse_options(given: Mapping[str, str], environment: Mapping[str, str] | None = None) -> Options:
     """Parse options. Raises InvalidArgumentError for an unknown option, a bad value, an option given under two names, or a missing one."""
-    spelled = {spelling.lower(): option for option in OPTIONS for spelling in (option.name, *option.aliases)}
+    spelled = {spelling.lower(): (option, spelling) for option in OPTIONS for spelling in (option.name, *option.aliases)}
     values: dict[str, Any] = {}
+    names: dict[str, str] = {}  # as they were given, for messages, by field
     sparks = {key.lower() for key in given} & SPARKS_OWN.keys()
     for key, text in given.items():
         if key.lower() in sparks:
             continue
-        option = spelled.get(key.lower())
-        if option is None:
+        if key.lower() not in spelled:
             raise InvalidArgumentError(unknown(key, OPTIONS))
+        option, name = spelled[key.lower()]
         if option.field in values:
-            raise InvalidArgumentError(f"option {option.name} is given twice; its other names are {', '.join(option.aliases)}")
-        values[option.field] = _parse(option, text)
+            twice = f"as {names[option.field]} and as {name}, which are names of one option"
+            raise InvalidArgumentError(f"option {option.name} is given twice: {twice}")
+        names[option.field] = name
+        values[option.field] = _parse(option, name, text)
     if "uri" not in values:
         values["uri"] = (os.environ if environment is None else environment).get(URI_ENVIRONMENT)
     if not values["uri"]:
@@ -502,8 +506,9 @@ def parse_options(given: Mapping[str, str], environment: Mapping[str, str] | Non
         raise InvalidArgumentError(
             f"name the cluster: {line}; on a table WITH (`bookkeeper.metadataServiceUri` = '...'); or {URI_ENVIRONMENT}"
         )
-    _check_together(values)
-    return Options(**values, given=frozenset(values) | sparks)
+    _check_together(values, names)
+    others = tuple((option.field, names[option.field]) for option in OPTIONS if names.get(option.field, option.name) != option.name)
+    return Options(**values, given=frozenset(values) | sparks, spelled=others)
 
 
 def refuse_others(options: Options, scope: Scope) -> None:
@@ -511,34 +516,37 @@ def refuse_others(options: Options, scope: Scope) -> None:
     its work there."""
     idle = options.given - scope.takes
     if idle:
-        names = {**SPARKS_OWN, **{option.field: option.name for option in OPTIONS}}
+        names = {**SPARKS_OWN, **{option.field: option.name for option in OPTIONS}, **dict(options.spelled)}
         raise InvalidArgumentError(out_of_place({names[field]: field for field in idle}, scope))
+    if (options.txn_app_id is None) != (options.txn_version is None):
+        raise InvalidArgumentError("options txnAppId and txnVersion belong together")
 
 
-def _parse(option: Option, text: str) -> Any:
+def _parse(option: Option, name: str, text: str) -> Any:
     try:
         return option.parse(text)
     except ValueError as error:
         shown = "" if option.parse is parse_secret else f", not {text[:500]!r}"
-        raise InvalidArgumentError(f"option {option.name}: {error}{shown}") from None
+        raise InvalidArgumentError(f"option {name}: {error}{shown}") from None
 
 
-def _check_together(values: Mapping[str, Any]) -> None:
-    """Raise InvalidArgumentError for options that contradict one another, or that have no effect without another."""
-    named = [option.name for option in OPTIONS if option.field in ("log", "logs", "log_pattern", "ledgers") and values.get(option.field)]
+def _check_together(values: Mapping[str, Any], names: Mapping[str, str]) -> None:
+    """Raise InvalidArgumentError for options that contradict one another, or that have no effect without another. ``names`` are those by
+    which they were given."""
+    named = [names[option.field] for option in OPTIONS if option.field in WHICH_LEDGERS and values.get(option.field)]
     if len(named) > 1:
         raise InvalidArgumentError(f"options {' and '.join(named)} exclude each other")
     if "password" in values and "password_file" in values:
-        raise InvalidArgumentError("options password and passwordFile exclude each other")
-    if (values.get("txn_app_id") is None) != (values.get("txn_version") is None):
-        raise InvalidArgumentError("options txnAppId and txnVersion belong together")
+        raise InvalidArgumentError(f"options {names['password']} and {names['password_file']} exclude each other")
     least, most = values.get("min_rows_per_trigger"), values.get("max_rows_per_trigger")
     if least is not None and most is not None and least > most:
-        raise InvalidArgumentError(f"minOffsetsPerTrigger {least} is more than maxRowsPerTrigger {most}")
+        raise InvalidArgumentError(f"{names['min_rows_per_trigger']} {least} is more than {names['max_rows_per_trigger']} {most}")
     if "max_trigger_delay_ms" in values and least is None:
-        raise InvalidArgumentError("maxTriggerDelay does nothing without minOffsetsPerTrigger")
-    packing = [option.name for option in OPTIONS if option.field in ("entry_size", "compression") and option.field in values]
+        raise InvalidArgumentError(f"{names['max_trigger_delay_ms']} does nothing without minOffsetsPerTrigger")
+    packing = [names[field] for field in ("entry_size", "compression") if field in values]
     if packing and values.get("entry_format") == "raw":
-        raise InvalidArgumentError(f"option {packing[0]} does nothing with entryFormat=raw, which makes each value an entry as it is")
+        raw = f"{names['entry_format']}=raw"
+        raise InvalidArgumentError(f"option {packing[0]} does nothing with {raw}, which makes each value an entry as it is")
     if values.get("merge_schema") and values.get("overwrite_schema"):
-        raise InvalidArgumentError("options mergeSchema and overwriteSchema exclude each other: one keeps the log's columns, one does not")
+        both = f"{names['merge_schema']} and {names['overwrite_schema']}"
+        raise InvalidArgumentError(f"options {both} exclude each other: one keeps the log's columns, one does not")

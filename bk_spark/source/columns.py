@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
 from bk_core.errors import InvalidArgumentError, LogSchemaError
+from bk_core.near import meant
 from bk_spark.entries.columns import METADATA_NAMES
 
 VALUE = StructField("value", BinaryType())
@@ -58,7 +59,8 @@ def chosen(schema: StructType, columns: Sequence[str] | None) -> StructType:
     found = [named(schema.names, name) for name in columns]
     for name, there in zip(columns, found, strict=True):
         if there is None:
-            raise InvalidArgumentError(f"option columns: there is no column {name!r}; there are {', '.join(map(repr, schema.names))}")
+            hint = meant(name, schema.names) or f"there are {', '.join(map(repr, schema.names))}"
+            raise InvalidArgumentError(f"option columns: there is no column {name!r}; {hint}")
         if found.count(there) > 1:
             raise InvalidArgumentError(f"option columns names column {there!r} twice")
     return StructType([schema[there] for there in found if there is not None])

@@ -69,8 +69,9 @@ def with_deleted(error: NoSuchLogError) -> NoSuchLogError:
     if type(error) is not NoSuchLogError:
         return error
     stop = "" if error.asks else "."
-    told = "If this is a stream that has read it before, it was deleted, and what was not read yet is lost"
-    return error.retold(f"{error.args[0]}{stop} {told}")
+    deleted = "If this is a stream that has read it before, it was deleted, and what was not read yet is lost"
+    waits = "A stream with .schema(...) and waitForLog=true waits for a log that is yet to come"
+    return error.retold(f"{error.args[0]}{stop} {deleted}. {waits}")
 
 
 def is_raw_source(options: Options, views: Mapping[str, LogView]) -> bool:

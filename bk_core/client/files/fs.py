@@ -24,7 +24,6 @@ from urllib.parse import parse_qsl, unquote
 from bk_core.client.files.connections import Connection, Wish, keep_password, owner_here, password_from, retold_to_go_on, shared_connection
 from bk_core.client.files.store import FileStore
 from bk_core.client.files.view import FileStoreView
-from bk_core.client.near import meant
 from bk_core.display.moments import moment
 from bk_core.errors import (
     ArgumentTypeError,
@@ -38,6 +37,7 @@ from bk_core.errors import (
     PathIsDirectoryError,
     PathNotDirectoryError,
 )
+from bk_core.near import meant
 from bk_core.protocol.files.content import Content, FileStatus
 from bk_core.threads import Home
 

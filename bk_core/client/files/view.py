@@ -15,7 +15,6 @@ from bk_core.client.here import StaysHere
 from bk_core.client.log.list_store import LogClient, read_ledger_list
 from bk_core.client.log.lists import list_logs
 from bk_core.client.log.reader import LogReader
-from bk_core.client.near import meant
 from bk_core.errors import (
     BlockingCallError,
     FileDataLostError,
@@ -27,6 +26,7 @@ from bk_core.errors import (
     NoSuchLogError,
     WrongPasswordError,
 )
+from bk_core.near import meant
 from bk_core.protocol.files.content import Content, FileStatus
 from bk_core.protocol.files.replay import FileReplay
 from bk_core.protocol.files.tree import FileTree

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from bk_core.client.counting import counts_of
 from bk_core.client.identity import of_this_cluster
-from bk_core.client.near import meant
 from bk_core.client.repeating import FIRST_PAUSE_S, back_off, compare_and_set, until_definite
 from bk_core.errors import (
     ArgumentTypeError,
@@ -25,6 +24,7 @@ from bk_core.errors import (
     VersionConflictError,
 )
 from bk_core.metadata.paths import VALUE_BYTES_MAX
+from bk_core.near import meant
 from bk_core.protocol.ledger.metadata import DigestType
 from bk_core.protocol.log.codec import decode, encode
 from bk_core.protocol.log.ledger_list import LedgerList

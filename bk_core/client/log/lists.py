@@ -17,9 +17,9 @@ from typing import Any
 from bk_core.arguments import Check, checked
 from bk_core.client.log.history import update_ledger_list
 from bk_core.client.log.list_store import UPDATE_TIMEOUT_S, LogClient, check_log_root, log_path, read_ledger_list, store_now_ms
-from bk_core.client.near import meant
 from bk_core.client.repeating import until_definite
 from bk_core.errors import InvalidArgumentError, LogExistsError, NodeExistsError
+from bk_core.near import meant
 from bk_core.protocol.log.codec import encode
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.names import check_not_of_files

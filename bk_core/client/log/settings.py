@@ -7,8 +7,8 @@ from typing import Any, Protocol, TypedDict
 
 from bk_core.arguments import Duration, kept_milliseconds
 from bk_core.client.log.tables import tables
-from bk_core.client.near import meant
 from bk_core.errors import InvalidArgumentError
+from bk_core.near import meant
 from bk_core.protocol.ledger.metadata import DigestType
 from bk_core.protocol.log.segments import EntryFormat
 

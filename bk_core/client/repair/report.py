@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
 
-from bk_core.arguments import POSITIVE, SECONDS, SECRET, check_fields
+from bk_core.arguments import POSITIVE, SECONDS, SECRET, check_fields, settings
 from bk_core.client.access import digest_type_of
-from bk_core.client.near import check_names
 from bk_core.display.words import counted
+from bk_core.near import check_names
 from bk_core.protocol.ledger.metadata import BookieId, DigestType, LedgerAccess, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.replication import FragmentReport, guaranteed
 
@@ -184,6 +184,7 @@ class DecommissionReport:
         return [*self.changes, *self.in_vain.values()]
 
 
+@settings
 @dataclass(frozen=True, slots=True)
 class RepairOptions:
     """The options of a repair. ``lost`` bookies count as gone even if they are registered. ``only_lost``: look at nothing but their

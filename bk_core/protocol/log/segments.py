@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, get_args
 
+from bk_core.arguments import settings
 from bk_core.errors import ArgumentTypeError, InvalidArgumentError
 from bk_core.protocol.ledger.metadata import DigestType
 from bk_core.protocol.ledger.quorums import check_sizes
@@ -195,6 +196,7 @@ def stored_name(name: str) -> str:
 _ALWAYS_TOLD = frozenset({"entry_format", "ensemble_size", "write_quorum_size", "ack_quorum_size", "schema", "extra"})
 
 
+@settings
 @dataclass(frozen=True, slots=True)
 class LogProperties:
     """The settings by which entries of a log are made and kept.

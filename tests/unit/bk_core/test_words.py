@@ -16,12 +16,12 @@ from bk_core.client.client import BookKeeper
 from bk_core.client.log.history import read_log, update_ledger_list
 from bk_core.client.log.janitor import trim_log
 from bk_core.client.log.lists import create_log, list_logs, set_properties
-from bk_core.client.near import near_names
 from bk_core.errors import ClientClosedError, InvalidArgumentError, LogExistsError, NoSuchLogError
 from bk_core.metadata import open_store, paths
 from bk_core.metadata.lazy import LazyStore
 from bk_core.metadata.tree.watches import Keeper
 from bk_core.metadata.zookeeper.link import Link
+from bk_core.near import meant, near_names
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.quorums import DEFAULT_SIZES
 from bk_core.protocol.log.position import Position
@@ -119,6 +119,11 @@ def test_names_with_nothing_but_the_same_end_are_not_near() -> None:
     for wrong, right in (("flihgts", "flights"), ("xorders", "orders"), ("orders", "xorders"), ("oders", "orders")):
         assert near_names(wrong, [right]) == [right], wrong
     assert near_names("orders", []) == []
+
+
+def test_case_makes_no_name_far() -> None:
+    assert near_names("T2", ["t2", "t1"]) == ["t2"] and meant("NAEM", ["name"]) == "did you mean 'name'?"
+    assert near_names("city", ["CITY", "City"]) == ["CITY", "City"]
 
 
 def test_a_log_is_near_by_more_than_its_end(client: BookKeeper) -> None:

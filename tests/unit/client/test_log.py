@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import pickle
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 
 import bk_core
+from bk_core import aio
 from bk_core.client.log import check, live_writers
 from bk_core.client.log import log as log_module
 from bk_core.client.log import reader as reader_module
@@ -139,6 +143,27 @@ def test_latest_is_behind_what_a_living_writer_has_acknowledged(log: Log) -> Non
     assert b"c" in [payload for run in found for payload in run.payloads()]
 
 
+def test_a_name_that_there_is_not_is_told_with_the_one_that_is_meant(client: bk_core.BookKeeper, log: Log) -> None:
+    """As ``connect`` and ``create_log`` do. It is a TypeError, as Python's own is."""
+    before = list(client.list_ledgers())
+    aside = partial(aio.BookKeeper.create_ledger, None)  # type: ignore[arg-type]
+    wrong: list[tuple[Callable[..., object], dict[str, Any], str]] = [
+        (bk_core.Limits, {"read_ahead_byte": 1}, "Limits has no field 'read_ahead_byte'; did you mean 'read_ahead_bytes'"),
+        (bk_core.ClientConfig, {"timeout": 1}, "ClientConfig has no field 'timeout'; there are .*operation_timeout_s"),
+        (partial(replace, bk_core.LogProperties()), {"ensemble": 1}, "LogProperties has no field 'ensemble'; did you mean 'ensemble_size'"),
+        (client.create_ledger, {"ensemble": 3}, r"create_ledger\(\) takes no argument 'ensemble'; did you mean 'ensemble_size'"),
+        (log.writer, {"takeover": True}, r"writer\(\) takes no argument 'takeover'; did you mean 'take_over'"),
+        (aside, {"pass": b"hush"}, r"create_ledger\(\) takes no argument 'pass'"),
+    ]
+    for call, named, told in wrong:
+        with pytest.raises(ArgumentTypeError, match=told) as caught:
+            call(**named)
+        assert "hush" not in str(caught.value)
+    assert isinstance(caught.value, TypeError) and list(client.list_ledgers()) == before
+    given = replace(bk_core.Limits(), read_ahead_bytes=7)
+    assert given.read_ahead_bytes == 7 and pickle.loads(pickle.dumps(given)) == given
+
+
 def test_a_writer_of_this_program_that_is_gone_is_taken_over(client: bk_core.BookKeeper, log: Log) -> None:
     """It was dropped after an error, abandoned, or left open behind its client: this process lives, and nobody writes."""
     writer = log.writer()
@@ -254,8 +279,7 @@ def test_a_writer_that_comes_in_between_is_not_fenced(
 
 
 def test_info_tells_the_writer_and_if_it_lives(log: Log, gone: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    log.writer().abandon()
-    monkeypatch.setattr(live_writers, "_left", {})  # of a writer of this process it is known that it is gone
+    writing = log.writer()
     for lives, abandoned, state in ((True, False, "alive"), (False, True, "gone"), (False, False, "unknown")):
         monkeypatch.setattr(live_writers, "lives_here", lambda _, lives=lives: lives)
         monkeypatch.setattr(live_writers, "abandoned", lambda _, abandoned=abandoned: abandoned)
@@ -263,6 +287,7 @@ def test_info_tells_the_writer_and_if_it_lives(log: Log, gone: None, monkeypatch
         assert writer is not None and (writer.host, writer.pid, writer.state) == (socket.gethostname(), os.getpid(), state)
         assert writer.since is not None and abs(writer.since - datetime.now(UTC)) < timedelta(minutes=5)
         assert f"process {os.getpid()} on host {socket.gethostname()}, since 20" in writer.told
+    writing.abandon()
 
 
 def test_properties_take_times_as_people_have_them(log: Log) -> None:

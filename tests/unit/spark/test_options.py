@@ -109,7 +109,10 @@ def test_uri_from_the_environment() -> None:
         ({"logs": "a,,b"}, "logs"),
         ({"logs": "a,a"}, "logs"),
         ({"logpattern": "("}, "regular expression"),
-        ({"txnappid": "a"}, "belong together"),
+        ({"subscribe": "a", "topic": "b"}, "options topic and subscribe exclude each other"),
+        ({"startingoffsets": "x", "log": "a"}, "option startingOffsets: "),
+        ({"maxoffsetspertrigger": "x"}, "option maxOffsetsPerTrigger: expected a whole number"),
+        ({"topic": "a", "path": "b"}, "option log is given twice: as topic and as path, which are names of one option"),
         ({"ledgers": "9-7"}, "ledgers"),
         ({"ledgers": "7-"}, "ledgers"),
         ({"entrysize": "12q"}, "entrySize"),
@@ -120,7 +123,7 @@ def test_uri_from_the_environment() -> None:
         ({"openledgers": "fence"}, "openLedgers"),
         ({"entryformat": "raw", "compression": "zstd"}, "option compression does nothing with entryFormat=raw"),
         ({"maxtriggerdelay": "5m"}, "does nothing without minOffsetsPerTrigger"),
-        ({"minoffsetspertrigger": "9", "maxoffsetspertrigger": "8"}, "more than maxRowsPerTrigger"),
+        ({"minoffsetspertrigger": "9", "maxoffsetspertrigger": "8"}, "minOffsetsPerTrigger 9 is more than maxOffsetsPerTrigger 8"),
     ],
 )
 def test_mistakes_are_named(given: dict[str, str], message: str) -> None:
@@ -180,7 +183,7 @@ def test_the_password_is_never_shown() -> None:
 
 
 def test_every_field_has_an_option_with_the_same_default() -> None:
-    derived = {"uri", "given"}
+    derived = {"uri", "given", "spelled"}
     defaults = {f.name: f.default for f in fields(Options) if f.name not in derived}
     assert {o.field: o.default for o in OPTIONS if o.field not in derived} == defaults
 
@@ -205,7 +208,7 @@ def test_the_readme_has_the_current_table() -> None:
             "a log has no partitions, as Kafka's topics have: name one time for each",
         ),
         ({"log": "flights*"}, r"option log: .* for several logs: logPattern .*, not 'flights\*'"),
-        ({"subscribe": "ships,flights.*"}, "option logs: .*: logPattern, not"),
+        ({"subscribe": "ships,flights.*"}, "option subscribe: .*: logPattern, not"),
         ({"topic": "flights,ships"}, "for several logs: .* logs like flights,ships"),
     ],
 )
@@ -247,6 +250,10 @@ def test_an_option_that_does_nothing_is_told_where_it_belongs(given: dict[str, s
     ("given", "scope", "message"),
     [
         ({"endingOffsets": "latest"}, scopes.STREAM_READ, "endingOffsets does nothing in a stream: .*; a stream has no end"),
+        ({"maxOffsetsPerTrigger": "5"}, scopes.BATCH_READ, "option maxOffsetsPerTrigger does nothing in a batch read"),
+        ({"subscribe": "a"}, scopes.BATCH_WRITE, "option subscribe does nothing in a batch write"),
+        ({"txnAppId": "a"}, scopes.STREAM_WRITE, "option txnAppId does nothing in the sink of a stream: .* batch writes; with the"),
+        ({"txnVersion": "1"}, scopes.BATCH_WRITE, "options txnAppId and txnVersion belong together"),
         ({"ledgers": "7"}, scopes.STREAM_READ, "option ledgers does nothing in a stream: .*; log, logs or logPattern names what"),
         ({"metadata": "logs"}, scopes.STREAM_READ, r"belongs to batch reads \(spark.read\); log, logs or logPattern names what"),
         ({"pushdown": "true"}, scopes.STREAM_READ, r"belongs to batch reads \(spark.read\); Spark applies the filters"),

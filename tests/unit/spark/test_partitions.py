@@ -229,12 +229,14 @@ def test_a_read_that_leaves_open_ledgers_out_says_so(client: bk_core.BookKeeper,
 def test_columns_that_are_not_there() -> None:
     with pytest.raises(InvalidArgumentError, match="no column 'nope'; there are 'id', 'text'"):
         chosen(ROWS, ("nope",))
+    with pytest.raises(InvalidArgumentError, match="option columns: there is no column 'txet'; did you mean 'text'\\?"):
+        chosen(ROWS, ("txet",))
     assert chosen(ROWS, ("TEXT", "Id")).names == ["text", "id"]
     with pytest.raises(InvalidArgumentError, match="names column 'id' twice"):
         chosen(ROWS, ("id", "ID"))
     both = StructType([StructField("ab", LongType()), StructField("AB", LongType())])
     assert chosen(both, ("AB",)).names == ["AB"]
-    with pytest.raises(InvalidArgumentError, match="no column 'Ab'; there are 'ab', 'AB'"):  # which one is meant nobody knows
+    with pytest.raises(InvalidArgumentError, match="no column 'Ab'; did you mean 'ab' or 'AB'\\?"):  # which one is meant nobody knows
         chosen(both, ("Ab",))
     with pytest.raises(LogSchemaError, match="asks for column 'ID' as bigint, which is 'id' bigint"):
         check_read_schema(StructType([StructField("ID", LongType())]), ROWS)

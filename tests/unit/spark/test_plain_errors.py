@@ -111,7 +111,11 @@ def test_a_log_that_is_gone_may_have_been_deleted_under_a_stream(uri: str, world
     delete_log(world.client, "flights")
     for call in (stream.initialOffset, lambda: source(log="flights").streamReader(SCHEMA)):
         error, text = shown(call)
-        assert error.code == "BK-NO-LOG" and f"there is no log 'flights'. {words}" in text
+        assert (
+            error.code == "BK-NO-LOG"
+            and f"there is no log 'flights'. {words}" in text
+            and "waitForLog=true waits for a log that is yet to come" in text
+        )
     assert words not in shown(lambda: source(log="flights").reader(SCHEMA))[1]
     either = shown(source(log="flights").schema)[1]  # Spark does not say who asks
     assert "there is no log 'flights': it was never made, or it was deleted with what was not read yet" in either and "stream" not in either

@@ -74,7 +74,7 @@ def test_only_the_columns_asked_for_are_read(world: World, client: Client) -> No
     log = client.log("flights")
     assert log.to_arrow(columns=["name"]).to_pydict() == {"name": ["a", None]}
     assert log.to_arrow(columns=["name", "id"]).column_names == ["name", "id"]
-    for wrong, said in ((["nam"], "did you mean 'name'"), ([], "at least one"), (["id", "id"], "twice")):
+    for wrong, said in ((["nam"], "did you mean 'name'"), (["NAME"], "did you mean 'name'"), ([], "at least one"), (["id", "id"], "twice")):
         with pytest.raises(InvalidArgumentError, match=said):
             log.to_batches(columns=wrong)
     with pytest.raises(ArgumentTypeError, match="columns must be a sequence of texts"):
@@ -422,6 +422,8 @@ def test_a_log_is_copied_to_another(client: Client) -> None:
     ("given", "said"),
     [
         (pa.table({"idd": [1]}), "has no column 'idd'; it has 'id' int64, 'at' timestamp"),
+        (pa.table({"ID": [1], "At": [1]}), "has no column 'ID', 'At'; it has .*; case counts here: 'id' for 'ID', 'at' for 'At'$"),
+        (pa.table({"lits": [1]}), "; did you mean 'list'\\?$"),
         (pa.table({"id": ["1"]}), "column 'id' is string, stored as int64; cast it"),
         (pa.table({"at": pa.array([0], pa.timestamp("us"))}), r"column 'at' is timestamp\[us\], stored as timestamp\[us, tz=UTC\]"),
         (pa.table({"id": pa.array([1], pa.uint64())}), "column 'id' has type uint64.*: cast it to int64 or decimal128"),

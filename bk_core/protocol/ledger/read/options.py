@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from bk_core.arguments import check_fields
+from bk_core.arguments import check_fields, settings
 
 
 class ReadMode(Enum):
@@ -15,6 +15,7 @@ class ReadMode(Enum):
     PARALLEL = auto()
 
 
+@settings
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """The way in which one handle reads."""

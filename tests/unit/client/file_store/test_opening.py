@@ -35,7 +35,6 @@ from bk_core.client.log.intents import create_intended, forget_intent
 from bk_core.client.log.list_store import read_ledger_list
 from bk_core.client.log.lists import create_log
 from bk_core.client.log.writer import LogWriter
-from bk_core.client.near import meant
 from bk_core.errors import (
     ClientClosedError,
     FileStoreClosedError,
@@ -51,6 +50,7 @@ from bk_core.errors import (
     WrongPasswordError,
 )
 from bk_core.metadata import open_store
+from bk_core.near import meant
 from bk_core.protocol.files.records import Mkdirs, encode
 from bk_core.protocol.files.state import FileLimits
 from bk_core.protocol.ledger.metadata import LedgerState

@@ -15,10 +15,14 @@ _ALIKE = 0.5  # the part of the letters in front of the same end that may be wro
 
 
 def near_names(name: str, known: Iterable[str], most: int = NEAR_MAX) -> list[str]:
-    """The known names that look like ``name``, at most ``most``, the nearest first. The same end alone makes none near: many names of a
-    kind have it."""
-    known = list(known)
-    return [one for one in get_close_matches(name, known, max(1, len(known))) if _is_alike(name, one)][:most]
+    """The known names that look like ``name``, at most ``most``, the nearest first; case does not count. The same end alone makes none
+    near: many names of a kind have it."""
+    by_letters: dict[str, list[str]] = {}
+    for one in known:
+        by_letters.setdefault(one.casefold(), []).append(one)
+    letters = name.casefold()
+    close = get_close_matches(letters, by_letters, max(1, len(by_letters)))
+    return [one for found in close if _is_alike(letters, found) for one in by_letters[found]][:most]
 
 
 def meant(name: str, known: Iterable[str], most: int = NEAR_MAX) -> str:
