@@ -217,6 +217,12 @@ checkpoint-secret: setup
 spark-suites: setup
 	@$(ENV) BK_SUITES=all $(BIN)/pytest -q tests/conformance/hadoop
 
+## TLS and passwords of Apache's bookies, with each release of BookKeeper. RELEASES="4.18.0 4.14.7"
+secure-matrix: setup
+	@$(ENV) for release in $(or $(RELEASES),4.18.0 4.17.3 4.16.6 4.14.7); do \
+	  $(SAY) "Apache BookKeeper $$release"; BK_TEST_APACHE_VERSION=$$release $(BIN)/pytest -q tests/integration/test_secured_bookies.py \
+	    tests/integration/test_bookie_sasl.py || exit 1; done
+
 ## two queries write and two read while processes are killed (tests/spark_soak). MINUTES, SEED, APACHE=4.18.0
 soak-spark: setup
 	@$(ENV) $(BIN)/python -m tests.spark_soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(APACHE),--apache $(APACHE))
