@@ -99,6 +99,11 @@ class Watcher:
         self._loop.stop()
 
     @property
+    def has_listed(self) -> bool:
+        """True once the ids of all ledgers were listed, which takes seconds where there are very many."""
+        return self._listed_s is not None
+
+    @property
     def health(self) -> Health:
         """The health at this moment."""
         beat, since = self._beat, self._looking_since

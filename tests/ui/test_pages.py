@@ -11,6 +11,8 @@ import pytest
 import bk_core
 from bk_core.client.inspect import found_ledgers
 from bk_core.protocol.ledger.metadata import LedgerState
+from bk_core.ui.index import LedgerIndex
+from bk_core.ui.watching import Watcher
 from tests.ui.conftest import BIDI, HOSTILE, HOSTILE_LOG, PASSWORD, Got, Visitor, World, served
 
 VOID = {"meta", "link", "input", "br", "hr", "img"}
@@ -132,6 +134,20 @@ def test_replicas_are_shown_as_bookies_have_them(world: World, visitor: Visitor)
     striped = visitor.settled(f"/ledgers/{world.hostile}?first=25")
     assert "25 to 29 of 0 to 29" in striped.text and striped.body.count('class="dot ok" title="127.0.0.1:') == 15
     assert "lies beyond its end" in visitor.settled(f"/ledgers/{world.hostile}?first=99").text
+
+
+def test_a_list_that_is_not_there_yet_is_no_empty_one(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To list 100,000 ledgers takes a second or more, and bookies and logs are known before."""
+    monkeypatch.setattr(Watcher, "has_listed", False)
+    monkeypatch.setattr(LedgerIndex, "older", lambda *_: [])
+    ledgers, overview = visitor.get("/ledgers"), visitor.get("/")
+    for got in (ledgers, overview):
+        sound(got)
+        assert "data-pending" in got.body
+    assert "Listing all ledgers" in ledgers.text and "There is no ledger" not in ledgers.text
+    assert "being listed" in overview.text
+    monkeypatch.undo()
+    assert "Listing all ledgers" not in visitor.settled("/ledgers").text
 
 
 def test_the_doctor_and_an_xray_look_when_they_are_asked(world: World, visitor: Visitor) -> None:

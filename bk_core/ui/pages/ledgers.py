@@ -39,6 +39,8 @@ def page(world: World, query: Mapping[str, str]) -> Page:
     told = _told(world, wanted, ids)
     if world.watcher.sight is None:
         rows: Markup = tag("p", "Looking at the cluster for the first time ...", class_="empty", data_pending=True)
+    elif not world.watcher.has_listed:
+        rows = tag("p", "Listing all ledgers ...", class_="empty", data_pending=True)
     elif ids:
         rows = shown(answer, lambda value: _rows(world, value), what="the metadata of these ledgers")
     else:

@@ -43,7 +43,9 @@ def _cluster(world: World, sight: Sight) -> Markup:
     ]
     unread = states[UNREAD.state]
     ledgers: list[Child] = [link("/ledgers", f"{len(index):,}"), "  ", badges]
-    if unread:
+    if not world.watcher.has_listed:
+        ledgers = [tag("span", "being listed ...", class_="soft", data_pending=True)]
+    elif unread:
         ledgers.append(tag("span", f" ({unread:,} not read yet)", class_="soft"))
     pairs: list[tuple[str, Child]] = [
         ("cluster", tag("span", sight.cluster, class_="id")),
