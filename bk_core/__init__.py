@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from bk_core.protocol.ledger.metadata import Fragment as Fragment
     from bk_core.protocol.ledger.metadata import LedgerMetadata as LedgerMetadata
     from bk_core.protocol.ledger.metadata import LedgerState as LedgerState
+    from bk_core.protocol.ledger.read.options import ReadMode as ReadMode
     from bk_core.protocol.ledger.read.options import ReadOptions as ReadOptions
     from bk_core.protocol.ledger.run import EntryRun as EntryRun
     from bk_core.protocol.limits import Limits as Limits
@@ -135,6 +136,7 @@ _HOMES = {
     "Metrics": "bk_core.metrics.snapshot",
     "Position": "bk_core.protocol.log.position",
     "ReadHandle": "bk_core.client",
+    "ReadMode": "bk_core.protocol.ledger.read.options",
     "ReadOptions": "bk_core.protocol.ledger.read.options",
     "RepairReport": "bk_core.client.repair.report",
     "ReplicaDiff": "bk_core.client.diff",

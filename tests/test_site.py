@@ -3,6 +3,7 @@ everything that users can name."""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import json
 import re
@@ -98,6 +99,30 @@ def test_a_page_that_takes_a_section_has_its_text(site: Site, assembly: assemble
         lines = assembly.documents[name].text.split("\n")[first + 1 : end]
         plain = [line for line in lines if re.fullmatch(r"[A-Z][A-Za-z ,.']{30,}", line)]
         assert all(line.strip() in page for line in plain), (name, anchor)
+
+
+def test_a_page_says_what_its_examples_begin_with(assembly: assemble.Assembly) -> None:
+    """Who pastes the first example of a page has its names, or has read what they are."""
+    pages = dict(assembly.files())
+    met = 0
+    for page, text in pages.items():
+        known: set[str] = set()
+        for found in re.finditer(r"^```python\n(.*?)^```", text, re.M | re.S):
+            try:
+                nodes = list(ast.walk(ast.parse(found[1])))
+            except SyntaxError:  # a signature
+                continue
+            known |= {alias.asname or alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+            names = [node for node in nodes if isinstance(node, ast.Name)]
+            known |= {node.id for node in names if isinstance(node.ctx, ast.Store)} | {
+                node.arg for node in nodes if isinstance(node, ast.arg)
+            }
+            lacking = {node.id for node in names if node.id in ("bk_core", "uri")} - known
+            before = " ".join(text[: found.start()].split())
+            said = {"bk_core": "import bk_core", "uri": "`uri` "}
+            met += len(lacking)
+            assert all(said[name] in before for name in lacking), f"{page} uses {lacking}:\n{found[1]}"
+    assert met > 5
 
 
 def test_a_page_that_the_navigation_does_not_name_is_put_where_its_folder_is() -> None:

@@ -6,6 +6,8 @@ commit of its own. Nothing is fenced, except an exclusive writer that is certain
 
 from __future__ import annotations
 
+import re
+import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -100,6 +102,9 @@ def write_rows(
     return _Commit(client, name, listed, text, ranges, password, ended).publish(ledgers)
 
 
+_INDEX = re.compile(r"__index_level_\d+__")  # names that pandas makes up
+
+
 # --- rows -----------------------------------------------------------------------------------------------------------------
 
 
@@ -112,7 +117,7 @@ def _rows_of(data: object) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
             stream = pa.RecordBatchReader.from_stream(data)
         except pa.ArrowException as error:  # the values of one column
             raise _not_given(data, error) from error
-        return stream.schema, iter(stream)
+        return _without_index(data, stream)
     if hasattr(data, "__arrow_c_array__"):
         batch = _batch(data)
         return batch.schema, iter([batch])
@@ -128,6 +133,16 @@ def _rows_of(data: object) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     whole = map(_batch, chain([first], batches))
     begin = next(whole)
     return begin.schema, chain([begin], whole)
+
+
+def _without_index(data: object, stream: pa.RecordBatchReader) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Return the columns and the batches of a stream. A DataFrame of pandas gives an index without a name as a column of a made-up name,
+    which nobody meant to be a column of a log: it is left out."""
+    pandas = sys.modules.get("pandas")
+    if pandas is None or not isinstance(data, pandas.DataFrame):
+        return stream.schema, iter(stream)
+    kept = [name for name in stream.schema.names if name in data.columns or not _INDEX.fullmatch(name)]
+    return pa.schema([stream.schema.field(name) for name in kept]), (batch.select(kept) for batch in stream)
 
 
 def _batch(given: object) -> pa.RecordBatch:

@@ -118,6 +118,10 @@ def strings_behind(cls: type) -> dict[str, str]:
     return found
 
 
+IN_EXAMPLES = "In the examples `bk_core` is imported (`import bk_core`), and `uri` is what `bk local` prints, or `.uri` of "
+IN_EXAMPLES += "`bk_core.local_cluster()`."
+
+
 # --- public names -----------------------------------------------------------------------------------------------------
 
 
@@ -129,6 +133,7 @@ def api() -> str:
     parts = [
         "# bk_core",
         f"Everything that `import bk_core` offers. A call that can fail names its errors; [Errors]({ERRORS}) says what to do about each.",
+        IN_EXAMPLES,
     ]
     for title, group in (("Functions", functions), ("Handles", handles), ("Values", values)):
         parts += [f"## {title}", *(_named(bk_core, name) for name in group)]
@@ -171,13 +176,13 @@ def _module_of(cls: type) -> ModuleType:
 
 
 def aio_api() -> str:
-    parts = ["# bk_core.aio", prose(inspect.getdoc(bk_core.aio) or "")]
+    parts = ["# bk_core.aio", IN_EXAMPLES, prose(inspect.getdoc(bk_core.aio) or "")]
     parts += [_named(bk_core.aio, name, "##") for name in bk_core.aio.__all__]
     return "\n\n".join(parts) + "\n"
 
 
 def spark_api() -> str:
-    parts = ["# bk_spark", prose(inspect.getdoc(bk_spark) or "")]
+    parts = ["# bk_spark", IN_EXAMPLES, prose(inspect.getdoc(bk_spark) or "")]
     parts += [_named(bk_spark, name, "##") for name in bk_spark.__all__]
     checkpoint = importlib.import_module("bk_spark.checkpoint")
     parts += [_named(checkpoint, name, "##") for name in ("close",)]
@@ -489,8 +494,8 @@ def settings() -> str:
     ]
     for cls, where in (
         (ClientConfig, "bk_core"),
-        (ReadOptions, "bk_core.protocol.ledger.read.options"),
-        (Limits, "bk_core.protocol.limits"),
+        (ReadOptions, "bk_core"),
+        (Limits, "bk_core"),
     ):
         about = inspect.cleandoc(cls.__doc__ or "")
         parts += [f"## `{cls.__name__}`", f"`from {where} import {cls.__name__}`", prose(about)]

@@ -346,7 +346,8 @@ class Log(StaysHere):
         ``data`` is a table or record batches of pyarrow, or whatever has ``__arrow_c_stream__``, such as a DataFrame of polars or pandas.
         Columns go by name, whose case counts, and must be the log's. Their types may widen, and a column that is missing is null. The first
         write gives a log without columns its own. A raw log takes a column ``value`` (binary or string), of which each row is an entry.
-        ``entry_size`` is about how many bytes of rows an Arrow entry has, before ``compression`` ("none", "zstd" or "lz4").
+        Of a DataFrame of pandas an index without a name is left out (``preserve_index=False``); one with a name is a column. ``entry_size``
+        is about how many bytes of rows an Arrow entry has, before ``compression`` ("none", "zstd" or "lz4").
 
         This is a commit, as a batch write of Spark's is, and may come between those of queries. ``take_over=True`` ends an exclusive writer
         of the log, wherever it is; one that is certainly gone is ended without it.

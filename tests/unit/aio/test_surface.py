@@ -19,9 +19,9 @@ TWINS = ("BookKeeper", "Log", "LogReader", "LogWriter", "ReadHandle", "WriteHand
 OF_BOTH = {
     *("BkError", "ClientConfig", "DigestType", "EntryRun", "LedgerMetadata", "LedgerState", "LogProperties", "Position", "__version__"),
     *("BatchTrace", "BookieView", "DecommissionReport", "Diagnosis", "EntryTrace", "Fragment", "GcReport", "LedgerReport", "Limits"),
-    *("LogCheck", "LogEntries", "LogInfo", "LogSpan", "ReadOptions", "RepairReport", "ReplicaDiff", "Segment", "WrittenRows", "Xray"),
+    *("LogCheck", "LogEntries", "LogInfo", "LogSpan", "ReadMode", "ReadOptions", "RepairReport", "ReplicaDiff", "Segment", "WrittenRows"),
     *("AuthExchange", "BookieAuth", "BookieSasl", "BookieTls", "MetadataTls", "SecretFile", "SecretVariable", "Security", "ZooKeeperAuth"),
-    *("EtcdAuth", "LogVerification"),
+    *("EtcdAuth", "LogVerification", "Xray"),
     *("aio", "errors", "kernels"),
 }
 """Values, settings and modules, which both clients use."""

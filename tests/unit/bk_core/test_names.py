@@ -6,6 +6,7 @@ import inspect
 import re
 import subprocess
 import sys
+from dataclasses import fields, is_dataclass
 from types import ModuleType
 
 import pytest
@@ -56,6 +57,20 @@ def test_what_users_give_and_get_is_there() -> None:
     assert {"LogEntries", "LogInfo", "ReadOptions", "FileStatus"} <= met
     assert met - PARTS <= set(bk_core.__all__)
     assert bk_core.ClientConfig("zk://a/l", limits=bk_core.Limits()).limits == bk_core.Limits()
+
+
+def test_the_types_of_settings_are_there() -> None:
+    """Else a program has to know in which module of ours they lie."""
+    classes = [public for name in bk_core.__all__ if isinstance(public := getattr(bk_core, name), type) and is_dataclass(public)]
+    names = {one: vars(sys.modules[one.__module__]) for one in classes if "__post_init__" in vars(one)}
+    met = {
+        word
+        for one, known in names.items()
+        for field in fields(one)
+        for word in re.findall(r"[A-Z][A-Za-z]+", str(field.type))
+        if inspect.isclass(known.get(word)) and _is_ours(known[word])
+    }
+    assert {"Limits", "ReadMode", "ReadOptions", "Security"} <= met <= set(bk_core.__all__)
 
 
 def _is_ours(found: type) -> bool:

@@ -71,6 +71,21 @@ def test_a_table_that_gives_no_columns_says_why(client: Client, rows: object) ->
         client.create_log("new", entry_format="arrow").write(rows)
 
 
+def test_an_index_of_pandas_without_a_name_is_no_column(client: Client) -> None:
+    """One with a name is."""
+    frame = pandas.DataFrame({"id": [1, 2], "dest": ["a", "b"]}, index=["x", "y"])
+    log = client.create_log("flights", entry_format="arrow")
+    log.write(frame)
+    log.write(frame.set_index(["id", "dest"]).reset_index(level="id"))
+    log.write(frame.set_index("dest"))
+    assert log.to_arrow().to_pydict() == {"id": [1, 2] * 3, "dest": ["a", "b"] * 3}
+    levels = pandas.MultiIndex.from_tuples([(1, "x"), (2, "y")])
+    log.write(pandas.DataFrame({"id": [3, 4]}, index=levels))
+    assert log.to_arrow(columns=["id"]).column("id").to_pylist()[-2:] == [3, 4]
+    named = pandas.DataFrame({"__index_level_0__": [7]}, index=["x"])
+    assert client.create_log("own", entry_format="arrow").write(named.reset_index(drop=True)).rows == 1
+
+
 # --- columns ------------------------------------------------------------------------------------------------------------
 
 
