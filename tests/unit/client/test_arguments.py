@@ -57,6 +57,8 @@ WRONG: dict[str, list[Any]] = {
     "MetadataStore": ["zk://h/ledgers", 8, object()],
     "ReadOptions": ["fast", {}, 8],
     "ZooKeeperAuth": ["sasl", {}, ("user", "password")],
+    "MetadataAuth": ["sasl", {}, ("user", "password")],
+    "Metadata": NO_TEXTS,
     "MetadataTls": ["ca.pem", {}, True],
     "BookieTls": ["ca.pem", {}, True],
     "BookieSasl": ["ann", {}, True],
