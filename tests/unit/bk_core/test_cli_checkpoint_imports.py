@@ -221,7 +221,7 @@ def test_of_two_imports_at_the_same_time_one_wins(
     monkeypatch.setattr(checkpoint_copies, "_put_all", meanwhile)
     bk("import", "q", source, *how)
     (other,) = others
-    assert "[BK-LOG-WRITER-ALIVE]" in other and "checkpoint 'q' is open in process" in other
+    assert "[BK-LOG-WRITER-ALIVE]" in other and "checkpoint 'q' is open in this program, process" in other
     assert stored(client) == {"/metadata": b"text", "/offsets/0": b"text"}
 
 
