@@ -49,6 +49,7 @@ from bk_core.protocol.log.identity import (
 )
 from bk_core.protocol.log.ledger_list import ADOPTED_MAX, LedgerList, LogProperties, SegmentRange
 from bk_core.protocol.log.position import Position
+from bk_core.protocol.log.segments import unchecked_properties
 from tests.unit.log.raw_logs import RAW, Store, untied, written
 
 
@@ -556,7 +557,7 @@ def test_properties_that_no_ledger_can_have_leave_no_intent(client: Any) -> None
     """A list of a newer program, or one that was damaged."""
     create_log(client, "a", RAW)
     with pytest.raises(InvalidArgumentError, match="digestType must be one of CRC32, MAC, CRC32C, DUMMY, not 'blake3'"):
-        create_intended(client, "a", replace(RAW, digest_type="blake3"))
+        create_intended(client, "a", unchecked_properties(RAW, digest_type="blake3"))
     assert client.store.children("intents/a") == []
 
 
