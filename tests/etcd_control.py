@@ -1,4 +1,4 @@
-"""What an operator does to etcd, by its own tool: keys, compaction, users, leases, leaders."""
+"""The work of an operator on etcd, by its own tool: keys, compaction, users, leases, leaders."""
 
 from __future__ import annotations
 

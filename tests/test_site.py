@@ -102,7 +102,7 @@ def test_a_page_that_takes_a_section_has_its_text(site: Site, assembly: assemble
 
 
 def test_a_page_says_what_its_examples_begin_with(assembly: assemble.Assembly) -> None:
-    """Who pastes the first example of a page has its names, or has read what they are."""
+    """A reader who pastes the first example of a page has its names, or has read what they are."""
     pages = dict(assembly.files())
     met = 0
     for page, text in pages.items():

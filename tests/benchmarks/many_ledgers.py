@@ -1,4 +1,4 @@
-"""What the commands cost on a cluster of 100,000 ledgers: ``python -m tests.benchmarks.many_ledgers [--ledgers 100000] [--bookies 4]``.
+"""Measures the commands on a cluster of 100,000 ledgers: ``python -m tests.benchmarks.many_ledgers [--ledgers 100000] [--bookies 4]``.
 
 Real are ZooKeeper, the embedded bookies, twenty ledgers with entries on them, and a log. The metadata of all other ledgers is written into
 ZooKeeper in the layout and the bytes of a client's own. They are closed, and their fragments name the registered bookies, which have never
@@ -53,7 +53,7 @@ LISTED = "Listing all ledgers"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What one command, or one page, took. ``said`` is a line about what came of it."""
+    """The cost of one command, or of one page. ``said`` is a line about what came of it."""
 
     what: str
     seconds: float

@@ -25,11 +25,11 @@ _NAMES = """
     whoisauditor
 """
 COMMANDS = frozenset(_NAMES.split())
-"""What the shell of 4.18.0 knows (`bookkeeper shell help`)."""
+"""The commands of the shell of 4.18.0 (`bookkeeper shell help`)."""
 
 
 def rows() -> dict[str, str]:
-    """What stands in the second column of the table, by the commands of the first."""
+    """Return the second column of the table by the commands of the first."""
     table = GUIDE.partition("\n## The shell\n")[2].partition("\n## ")[0]
     found: dict[str, str] = {}
     for first, second in re.findall(r"^\| (.*?) \| (.*) \|$", table, re.M):
