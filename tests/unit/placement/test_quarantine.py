@@ -53,4 +53,4 @@ def test_a_duration_of_nothing_turns_it_off() -> None:
 def test_only_failures_of_the_bookie_itself_count(status: Status) -> None:
     """WR-6: a fence, an absence, a refused key say nothing about the health of the bookie."""
     own = {Status.TIMEOUT, Status.UNAVAILABLE, Status.PROTOCOL_ERROR, Status.IO_ERROR, Status.TOO_MANY_REQUESTS}
-    assert is_bookie_failure(status) is (status in own | {Status.READ_ONLY, Status.BAD_VERSION})
+    assert is_bookie_failure(status) is (status in own | {Status.READ_ONLY, Status.BAD_VERSION, Status.NOT_ADMITTED})

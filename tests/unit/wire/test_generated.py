@@ -22,11 +22,12 @@ def generated(proto: Path, include: Path, out: Path) -> dict[str, str]:
 
 
 def without_number(path: Path) -> str:
-    return NUMBER.sub("", path.read_text())
+    """Return the text without what the two generators write differently: their number, and if a truth value may be None in the stub."""
+    return NUMBER.sub("", path.read_text()).replace("_Optional[bool] = ...", "bool = ...")
 
 
-def test_there_are_two() -> None:
-    assert [path.name for path in PROTOS] == ["ledger_formats.proto", "bookie.proto"]
+def test_there_are_three() -> None:
+    assert [path.name for path in PROTOS] == ["etcd.proto", "ledger_formats.proto", "bookie.proto"]
 
 
 @pytest.mark.parametrize("proto", PROTOS, ids=lambda path: path.name)
@@ -35,13 +36,13 @@ def test_what_is_stored_is_what_the_generator_makes(proto: Path, tmp_path: Path)
     assert made == {end: without_number(ROOT / proto.with_name(f"{proto.stem}_pb2.{end}")) for end in made}, "run: make proto"
 
 
-def test_one_generator_made_both() -> None:
+def test_one_generator_made_them_all() -> None:
     found = {re.findall(r"Protobuf Python Version: (.*)", (ROOT / path.with_name(f"{path.stem}_pb2.py")).read_text())[0] for path in PROTOS}
     assert len(found) == 1
 
 
 def test_a_changed_field_is_noticed(tmp_path: Path) -> None:
-    proto = PROTOS[0]
+    (proto,) = (path for path in PROTOS if path.name == "ledger_formats.proto")
     changed = tmp_path / "changed" / proto
     changed.parent.mkdir(parents=True)
     text = (ROOT / proto).read_text()
