@@ -135,7 +135,7 @@ def test_each_refusal_has_its_error(world: World, tmp_path: Path, kind: str, mak
 
 
 def raw(bookie: EmbeddedBookie, *payloads: bytes) -> list[bytes]:
-    """What a bookie answers to payloads that are sent together, one after the other, until it closes or says no more."""
+    """Return the answers of a bookie to payloads that are sent together, one after the other, until it closes or says no more."""
     answers = []
     with socket.create_connection((bookie.host, bookie.port), 5) as peer:
         peer.sendall(b"".join(map(codec_v2.frame, payloads)))

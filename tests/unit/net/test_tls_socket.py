@@ -111,7 +111,7 @@ def test_nothing_counts_as_sent_before_the_network_has_all_of_it(pair: Pair) -> 
 
 
 def test_a_full_buffer_asks_for_another_turn(pair: Pair) -> None:
-    """What is left is decrypted already, and the system does not know of it."""
+    """Bytes that are left are decrypted already, and the system does not know of them."""
     turns: list[None] = []
     client, server = pair(lambda: turns.append(None))
     assert client.send(memoryview(b"0123456789")) == 10
