@@ -77,6 +77,25 @@ class Entering:
     def go_on(self) -> bool:
         """Do what can be done at once. Return True when this client is in. Raises BookieSecurityError if it is turned away,
         RemoteProtocolError, and OSError for a connection that broke."""
+        try:
+            return self._go_on()
+        except ConnectionError:
+            self._take_last_words()
+            raise
+
+    def _take_last_words(self) -> None:
+        """A bookie that refuses a certificate says so and hangs up, and a send that comes too late would hide what it said. Raises
+        BookieSecurityError."""
+        if self._tls is None:
+            return
+        try:
+            self._tls.take_last_words()
+        except ssl.SSLError as error:
+            raise failed_tls(self._prepared, error) from None
+        except OSError:
+            return  # it said nothing
+
+    def _go_on(self) -> bool:
         if not self._begun:
             self._begun = True
             self._perform(self._entrance.begin())

@@ -121,6 +121,16 @@ class TlsSocket:
             self._incoming.write_eof()
         return True
 
+    def take_last_words(self) -> None:
+        """Take what came before the connection broke, because a send that fails leaves it unread. Raises SSLError for the reason that the
+        other side gave, if it gave one."""
+        self._pull()
+        try:
+            self._tls.do_handshake()
+            self._tls.read(1)
+        except (ssl.SSLWantReadError, ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            return
+
     def send(self, data: memoryview) -> int:
         return self.sendmsg((data,))
 

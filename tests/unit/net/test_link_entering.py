@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import queue
+import selectors
 import socket
 import ssl
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -16,7 +18,7 @@ import pytest
 
 from bk_core.errors import BookieHostNameError, BookieSecurityError, BookieTlsError
 from bk_core.net import connecting
-from bk_core.net.entering import Prepare, Prepared, prepare
+from bk_core.net.entering import Entering, Prepare, Prepared, prepare
 from bk_core.net.link import BookieLink
 from bk_core.net.reactor import Reactor
 from bk_core.protocol.wire import codec_v2, codec_v3
@@ -235,6 +237,47 @@ def test_a_connection_that_breaks_on_the_way_in_proves_nothing(world: World, end
     with listening(serve) as (address, _), closing(Client(address, Security(BookieTls(world.ca.certificate)))) as client:
         client.read()
         assert client.answer() is Status.UNAVAILABLE and client.entries.empty()
+
+
+class Late(socket.socket):
+    """A socket whose fourth send, the one behind the handshake, waits until ``ended``."""
+
+    ended: threading.Event
+    sends = 0
+
+    def send(self, *arguments: Any) -> int:
+        self.sends += 1
+        assert self.sends != 4 or self.ended.wait(PATIENCE_S)
+        return super().send(*arguments)
+
+
+def test_a_refusal_is_heard_though_a_later_send_finds_the_connection_reset(world: World) -> None:
+    """The client believes that the handshake is done when the bookie turns its certificate away. What the bookie said lies there unread."""
+    ended = threading.Event()
+
+    def serve(peer: socket.socket) -> None:
+        assert codec_v3.decode_request(whole(peer)) == StartTlsRequest(1)
+        say(peer, StartTlsResponse(1, Status.OK))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*world.server)
+        context.load_verify_locations(world.ca.certificate)
+        context.verify_mode = ssl.CERT_REQUIRED
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # its end is a reset
+        with pytest.raises(ssl.SSLError), context.wrap_socket(peer, server_side=True):
+            raise AssertionError
+        peer.close()
+        ended.set()
+
+    with listening(serve) as (address, _), Late() as made, selectors.DefaultSelector() as selector:
+        made.ended = ended
+        made.connect(address)
+        made.setblocking(False)
+        selector.register(made, selectors.EVENT_READ)
+        entering = Entering(made, prepare(Security(BookieTls(world.ca.certificate)), "bookie-1", "127.0.0.1"), lambda: None)
+        with pytest.raises(BookieTlsError, match="may want a client certificate"):
+            while not entering.go_on():
+                assert selector.select(PATIENCE_S)
+        assert made.sends == 4
 
 
 def test_one_that_says_nothing_is_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
