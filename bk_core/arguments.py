@@ -125,7 +125,9 @@ _KINDS = {
     "str": TEXT,
     "BookieId": one_of(str, "text, the id of a bookie"),
     "bytes": one_of(bytes, "bytes"),
-    "DigestType | str": Check("a DigestType or its name", lambda value: isinstance(value, str) or type(value).__name__ == "DigestType"),
+    "DigestType | DigestName": Check(
+        "a DigestType or its name", lambda value: isinstance(value, str) or type(value).__name__ == "DigestType"
+    ),
     "str | os.PathLike[str]": Check("a path", lambda value: isinstance(value, str) or hasattr(value, "__fspath__")),
     "Mapping[str, bytes]": one_of(Mapping, "a mapping of text to bytes"),
     "Mapping[str, str]": one_of(Mapping, "a mapping of text to text"),

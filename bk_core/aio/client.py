@@ -21,7 +21,7 @@ from bk_core.client.log.settings import LogSettings
 from bk_core.config import ClientConfig, ClientSettings, WireProtocol
 from bk_core.errors import ClientClosedError
 from bk_core.metadata.store import BookieView, MetadataStore
-from bk_core.protocol.ledger.metadata import DigestType, LedgerMetadata
+from bk_core.protocol.ledger.metadata import DigestName, DigestType, LedgerMetadata
 from bk_core.protocol.ledger.read.options import ReadOptions
 from bk_core.threads import SafeFuture, start_aside
 
@@ -116,7 +116,7 @@ class BookKeeper(StaysHere):
         ensemble_size: int = 3,
         write_quorum_size: int = 3,
         ack_quorum_size: int = 2,
-        digest_type: DigestType | str = DigestType.CRC32C,
+        digest_type: DigestType | DigestName = DigestType.CRC32C,
         password: bytes = b"",
         custom: Mapping[str, bytes] | None = None,
         ledger_id: int | None = None,
@@ -157,7 +157,7 @@ class BookKeeper(StaysHere):
         ledger_id: int,
         *,
         password: bytes = b"",
-        digest_type: DigestType | str | None = None,
+        digest_type: DigestType | DigestName | None = None,
         options: ReadOptions | None = None,
         lac: bool = True,
     ) -> Opening[ReadHandle]:
@@ -166,7 +166,9 @@ class BookKeeper(StaysHere):
         return self._reading("open_ledger", partial(self._client.open_ledger, ledger_id, **how))  # type: ignore[arg-type]
 
     @named
-    def recover_ledger(self, ledger_id: int, *, password: bytes = b"", digest_type: DigestType | str | None = None) -> Opening[ReadHandle]:
+    def recover_ledger(
+        self, ledger_id: int, *, password: bytes = b"", digest_type: DigestType | DigestName | None = None
+    ) -> Opening[ReadHandle]:
         """Fence, recover and close a ledger, then open it. A live writer is stopped. A cancelled recovery goes on."""
         recover = partial(self._client.recover_ledger, ledger_id, password=password, digest_type=digest_type)
         return self._reading("recover_ledger", recover)

@@ -19,7 +19,7 @@ from bk_core.client.log.janitor import INTENT_AGE_S, GcReport
 from bk_core.client.log.log import Log as SyncLog
 from bk_core.client.log.log import Start
 from bk_core.client.log.parts import LogSpan
-from bk_core.client.log.settings import LogSettings
+from bk_core.client.log.settings import LogChanges
 from bk_core.client.log.tables import EARLIEST
 from bk_core.client.log.verify import LogVerification
 from bk_core.client.log.writer import OUTSTANDING_BYTES_MAX
@@ -109,7 +109,7 @@ class Log(StaysHere):
         """
         return LogReader(self._client, self._log, start)
 
-    async def set(self, **changes: Unpack[LogSettings]) -> LogProperties:
+    async def set(self, **changes: Unpack[LogChanges]) -> LogProperties:
         """Change properties for what is written from now on, and return all. ``changes``: see ``bk_core.Log.set``."""
         return await self._run(partial(self._log.set, **changes))
 

@@ -15,6 +15,7 @@ from bk_core.cli.statuses import terminated_in_order
 from bk_core.cli.units import Size
 from bk_core.display import cluster as display
 from bk_core.display.words import counted
+from bk_core.protocol.ledger.metadata import DigestType
 
 if TYPE_CHECKING:
     from bk_core.client.bench import Measured, OnDone
@@ -61,7 +62,7 @@ def bench(
 
     plan = BenchPlan(
         *_sizes(quorums),
-        digest_type=digest.upper(),
+        digest_type=DigestType[digest.upper()],
         entry_bytes=size,
         seconds=seconds,
         entries=entries,

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bk_core.errors import BkError, InvalidArgumentError, NoSuchLedgerError
+from bk_core.protocol.ledger.metadata import DigestName, DigestType
 from bk_core.protocol.ledger.quorums import check_sizes
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class BenchPlan:
     ensemble_size: int = 3
     write_quorum_size: int = 3
     ack_quorum_size: int = 2
-    digest_type: str = "CRC32C"
+    digest_type: DigestType | DigestName = "CRC32C"
     entry_bytes: int = 1000
     seconds: float = 5.0
     entries: int | None = None

@@ -40,7 +40,7 @@ from bk_core.metrics.snapshot import Metrics
 from bk_core.near import check_names
 from bk_core.net.local_resources import local_resource_error
 from bk_core.protocol.ledger import metadata_codec
-from bk_core.protocol.ledger.metadata import GWQ_MARK, BookieId, DigestType, Fragment, LedgerMetadata, LedgerState
+from bk_core.protocol.ledger.metadata import GWQ_MARK, BookieId, DigestName, DigestType, Fragment, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.quorums import check_sizes
 from bk_core.protocol.ledger.read.options import ReadOptions
 from bk_core.protocol.ledger.recover.recovery import LedgerRecovery
@@ -199,7 +199,7 @@ class BookKeeper(LooksInside, StaysHere):
         ensemble_size: int = 3,
         write_quorum_size: int = 3,
         ack_quorum_size: int = 2,
-        digest_type: DigestType | str = DigestType.CRC32C,
+        digest_type: DigestType | DigestName = DigestType.CRC32C,
         password: bytes = b"",
         custom: Mapping[str, bytes] | None = None,
         ledger_id: int | None = None,
@@ -287,7 +287,7 @@ class BookKeeper(LooksInside, StaysHere):
         ledger_id: int,
         *,
         password: bytes = b"",
-        digest_type: DigestType | str | None = None,
+        digest_type: DigestType | DigestName | None = None,
         options: ReadOptions | None = None,
         lac: bool = True,
     ) -> ReadHandle:
@@ -329,7 +329,7 @@ class BookKeeper(LooksInside, StaysHere):
         return ReadHandle(self._session, ledger_id, metadata, stored.version, options)
 
     @checked(ledger_id=ID, password=SECRET)
-    def recover_ledger(self, ledger_id: int, *, password: bytes = b"", digest_type: DigestType | str | None = None) -> ReadHandle:
+    def recover_ledger(self, ledger_id: int, *, password: bytes = b"", digest_type: DigestType | DigestName | None = None) -> ReadHandle:
         """Fence, recover and close ledger ``ledger_id``, then open it and return its reader. A live writer is stopped for good.
 
         ``password`` and ``digest_type`` are as in ``open_ledger``. The call takes as long as reading and storing the last fragment takes,
@@ -516,7 +516,7 @@ class BookKeeper(LooksInside, StaysHere):
         ledger_id: int,
         *,
         full: bool = False,
-        digest_type: DigestType | str | None = None,
+        digest_type: DigestType | DigestName | None = None,
         password: bytes | None = None,
         bytes_per_second: int | None = None,
         on_progress: OnProgress | None = None,

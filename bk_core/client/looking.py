@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bk_core.arguments import COUNT, ID, POSITIVE, SECRET, checked
 from bk_core.client.access import digest_type_of
-from bk_core.protocol.ledger.metadata import BookieId, DigestType, LedgerAccess
+from bk_core.protocol.ledger.metadata import BookieId, DigestName, DigestType, LedgerAccess
 
 if TYPE_CHECKING:
     from bk_core.client.client import BookKeeper
@@ -27,7 +27,7 @@ class LooksInside:
         first: int = 0,
         last: int | None = None,
         full: bool = False,
-        digest_type: DigestType | str | None = None,
+        digest_type: DigestType | DigestName | None = None,
         password: bytes | None = None,
         bytes_per_second: int | None = None,
         on_progress: OnProgress | None = None,
@@ -60,7 +60,7 @@ class LooksInside:
         *,
         first: int = 0,
         last: int | None = None,
-        digest_type: DigestType | str | None = None,
+        digest_type: DigestType | DigestName | None = None,
         password: bytes = b"",
         on_progress: OnProgress | None = None,
     ) -> ReplicaDiff:
@@ -113,5 +113,5 @@ class LooksInside:
         return trace_entry(cast("BookKeeper", self), ledger_id, entry_id)
 
 
-def _access(digest_type: DigestType | str | None, password: bytes | None) -> LedgerAccess:
+def _access(digest_type: DigestType | DigestName | None, password: bytes | None) -> LedgerAccess:
     return LedgerAccess(None if digest_type is None else digest_type_of(digest_type), password)

@@ -28,7 +28,8 @@ log = client.create_log("a", entry_format="raw", retention=timedelta(days=7), ex
 LogProperties(entry_format="raw")
 place: str = bk_spark.checkpoint_location(None, "x", uri="zk://h/l")
 version: str = bk_core.__version__
-log.set(retention=3600)
+log.set(retention=3600, digest_type="HMAC")
+client.create_ledger(digest_type=bk_core.DigestType.MAC)
 log.trim(older_than=timedelta(days=7))
 client.repair_ledger(3, full=True)
 with log.writer(take_over=True, roll_max_time=60) as writer:
@@ -57,6 +58,14 @@ WRONG = [
     "log.writer(takeover=True)",
     "log.trim(older_than='7d')",
     "log.reader(start=3)",
+    'log.reader(start="begin")',
+    'log.to_arrow(end="last")',
+    'log.set(entry_format="raw")',
+    'log.set(digest_type="MD5")',
+    'client.create_ledger(digest_type="MD5")',
+    'client.open_ledger(3, digest_type="SHA1")',
+    'client.repair_ledger(3, digest_type="MD5")',
+    'LogProperties(digest_type="MD5")',
     "bk_core.nonsense",
     "bk_spark.nonsense",
     'bk_spark.checkpoint_location(None, "x", urii="zk://h/l")',

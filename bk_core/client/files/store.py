@@ -36,7 +36,7 @@ from bk_core.protocol.files.content import Content, FileStatus
 from bk_core.protocol.files.effects import FileEffect
 from bk_core.protocol.files.paths import normal
 from bk_core.protocol.files.records import RECORD_MAX
-from bk_core.protocol.ledger.metadata import DigestType
+from bk_core.protocol.ledger.metadata import DigestName, DigestType
 from bk_core.protocol.log.segments import EMPTY, LogProperties
 from bk_core.threads import holds_lock, made_aside
 
@@ -105,7 +105,7 @@ class FileStore(StoreOwner):
         ensemble_size: int = _DEFAULTS.ensemble_size,
         write_quorum_size: int = _DEFAULTS.write_quorum_size,
         ack_quorum_size: int = _DEFAULTS.ack_quorum_size,
-        digest_type: DigestType | str = _DEFAULTS.digest_type,
+        digest_type: DigestType | DigestName = _DEFAULTS.digest_type,
         inline_max: int = INLINE_BYTES,
         on_end: Callable[[BkError], object] | None = None,
     ) -> Self:

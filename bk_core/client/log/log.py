@@ -18,7 +18,7 @@ from bk_core.client.log.lists import set_properties
 from bk_core.client.log.live_writers import ALIVE, GONE, foremost, live_writers
 from bk_core.client.log.picture import Unit
 from bk_core.client.log.reader import LogReader
-from bk_core.client.log.settings import LogSettings, properties_of
+from bk_core.client.log.settings import LogChanges, properties_of
 from bk_core.client.log.showing import shown_in_time
 from bk_core.client.log.tables import EARLIEST, LATEST, Compression, Place, WrittenRows, tables
 from bk_core.client.log.verify import LogVerification, verify_log
@@ -370,7 +370,7 @@ class Log(StaysHere):
 
     # --- changing -------------------------------------------------------------------------------------------------------------
 
-    def set(self, **changes: Unpack[LogSettings]) -> LogProperties:
+    def set(self, **changes: Unpack[LogChanges]) -> LogProperties:
         """Change properties for what is written from now on, and return all of them.
 
         ``changes`` are fields of LogProperties by name. ``retention`` and ``committed_retention`` take a timedelta or seconds; None keeps

@@ -9,7 +9,7 @@ from bk_core.arguments import Duration, kept_milliseconds
 from bk_core.client.log.tables import tables
 from bk_core.errors import InvalidArgumentError
 from bk_core.near import meant
-from bk_core.protocol.ledger.metadata import DigestType
+from bk_core.protocol.ledger.metadata import DigestName, DigestType
 from bk_core.protocol.log.segments import EntryFormat
 
 _DURATIONS: Mapping[str, str] = {"retention": "retention_ms", "committed_retention": "committed_retention_ms"}
@@ -21,22 +21,27 @@ class ArrowSchema(Protocol):
     def __arrow_c_schema__(self) -> object: ...
 
 
-class LogSettings(TypedDict, total=False):
-    """The properties that ``BookKeeper.create_log`` and ``Log.set`` take by name: the fields of LogProperties, and two times as lengths,
-    for type checkers."""
+class LogChanges(TypedDict, total=False):
+    """The properties that ``Log.set`` takes by name, for type checkers."""
 
-    entry_format: EntryFormat
-    schema: str | ArrowSchema
     ensemble_size: int
     write_quorum_size: int
     ack_quorum_size: int
-    digest_type: DigestType | str
+    digest_type: DigestType | DigestName
     guaranteed: bool
     retention: Duration | None
     retention_ms: int | None
     retention_bytes: int | None
     committed_retention: Duration | None
     committed_retention_ms: int | None
+
+
+class LogSettings(LogChanges, total=False):
+    """The properties that ``BookKeeper.create_log`` takes by name: the fields of LogProperties, and two times as lengths, for type
+    checkers."""
+
+    entry_format: EntryFormat
+    schema: str | ArrowSchema
 
 
 def properties_of(given: Mapping[str, Any], fixed: Collection[str] = ()) -> dict[str, Any]:

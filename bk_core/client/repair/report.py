@@ -10,7 +10,7 @@ from bk_core.arguments import POSITIVE, SECONDS, SECRET, check_fields, settings
 from bk_core.client.access import digest_type_of
 from bk_core.display.words import counted
 from bk_core.near import check_names
-from bk_core.protocol.ledger.metadata import BookieId, DigestType, LedgerAccess, LedgerMetadata, LedgerState
+from bk_core.protocol.ledger.metadata import BookieId, DigestName, DigestType, LedgerAccess, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.replication import FragmentReport, guaranteed
 
 
@@ -221,7 +221,7 @@ class RepairSettings(TypedDict, total=False):
     recover_open: bool
     grace_s: float
     lock_wait_s: float
-    digest_type: DigestType | str | None
+    digest_type: DigestType | DigestName | None
     password: bytes | None
     bytes_per_second: int | None
     on_progress: OnProgress | None

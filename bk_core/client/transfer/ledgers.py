@@ -23,7 +23,7 @@ from bk_core.client.repair.report import OnProgress, Progress
 from bk_core.client.transfer.entry_file import Entries, EntryFile, EntryWriter, entries_of
 from bk_core.client.transfer.new_file import check_ending, check_free, new_file, old_file
 from bk_core.errors import BkError, CopyMismatchError, ExportFormatError
-from bk_core.protocol.ledger.metadata import GWQ_MARK, GWQ_SEAL, DigestType, LedgerMetadata
+from bk_core.protocol.ledger.metadata import GWQ_MARK, GWQ_SEAL, DigestName, DigestType, LedgerMetadata
 from bk_core.protocol.log.identity import LOG_ID_KEY, LOG_KEY, LOG_ROOT_KEY
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def export_ledger(
     first: int = 0,
     last: int | None = None,
     password: bytes = b"",
-    digest_type: str | None = None,
+    digest_type: DigestName | None = None,
     on_progress: OnProgress | None = None,
 ) -> Transfer:
     """Write the entries ``first`` to ``last`` of a ledger into a new file; without ``last`` up to the last add confirmed.
@@ -155,7 +155,7 @@ def copy_ledger(
     first: int = 0,
     last: int | None = None,
     password: bytes = b"",
-    digest_type: str | None = None,
+    digest_type: DigestName | None = None,
     on_progress: OnProgress | None = None,
 ) -> Transfer:
     """Copy entries of a ledger into a new one, of another cluster if ``to`` is its client. It is verified, and fails, as an import does."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum, IntEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from bk_core.display.words import counted
 from bk_core.errors import InvalidArgumentError, MetadataFormatError
@@ -33,6 +33,10 @@ class DigestType(IntEnum):
     MAC = 2
     CRC32C = 3
     DUMMY = 4
+
+
+DigestName: TypeAlias = Literal["CRC32C", "CRC32", "MAC", "HMAC", "DUMMY"]
+"""A digest type as callers name it. HMAC is another word for MAC."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from bk_core.arguments import settings
 from bk_core.errors import ArgumentTypeError, InvalidArgumentError
-from bk_core.protocol.ledger.metadata import DigestType
+from bk_core.protocol.ledger.metadata import DigestName, DigestType
 from bk_core.protocol.ledger.quorums import check_sizes
 from bk_core.protocol.log.position import Position
 
@@ -217,7 +217,7 @@ class LogProperties:
     ensemble_size: int = 3
     write_quorum_size: int = 3
     ack_quorum_size: int = 2
-    digest_type: str = "CRC32C"
+    digest_type: DigestName = "CRC32C"
     retention_ms: int | None = None
     retention_bytes: int | None = None
     guaranteed: bool = False

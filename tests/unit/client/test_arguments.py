@@ -45,7 +45,7 @@ WRONG: dict[str, list[Any]] = {
     "Placement": NO_TEXTS,
     "EnsembleChange": NO_TEXTS,
     "bytes": ["x", 8, 1.5, True, [], object()],
-    "DigestType | str": [8, b"x", True, "CRC64"],
+    "DigestType | DigestName": [8, b"x", True, "CRC64"],
     "Mapping[str, bytes]": [8, "x", [1], {"a": "b"}, {1: b"b"}],
     "Mapping[str, str]": [8, "x", [1], {"a": 1}],
     "Mapping[str, Any]": [8, "x"],
