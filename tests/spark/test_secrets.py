@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import bk_core
 from bk_core.bookie.embedded import EmbeddedBookie
 from bk_core.metadata import open_store
 from tests.integration.secured_zookeeper import USERS, SecuredZooKeeper
@@ -18,6 +19,18 @@ from tests.integration.secured_zookeeper import USERS, SecuredZooKeeper
 pytestmark = pytest.mark.spark
 ROOT = Path(__file__).resolve().parents[2]
 LEDGER_PASSWORD = "willow-4419"
+
+
+def written_by(work: Path, uri: str, password_file: Path) -> dict[str, bytes]:
+    """Run a batch and a stream, and return all that was written by them, by place."""
+    task = {"uri": uri, "password_file": str(password_file), "work": str(work)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    program = [sys.executable, "-m", "tests.spark.secrets_driver", json.dumps(task)]
+    done = subprocess.run(program, cwd=work, env=environment, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == {"copied": 7}
+    written = {str(path): path.read_bytes() for path in work.rglob("*") if path.is_file()}
+    return written | {"stdout": done.stdout.encode(), "stderr": done.stderr.encode()}
 
 
 def test_no_secret_is_in_a_plan_a_log_an_event_or_a_checkpoint(tmp_path: Path) -> None:
@@ -32,17 +45,25 @@ def test_no_secret_is_in_a_plan_a_log_an_event_or_a_checkpoint(tmp_path: Path) -
             store.initialize_cluster()
             bookie = EmbeddedBookie(tmp_path / "bookie", store=store).start()
             try:
-                task = {"uri": uri, "password_file": str(secrets / "ledgers"), "work": str(work)}
-                environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
-                program = [sys.executable, "-m", "tests.spark.secrets_driver", json.dumps(task)]
-                done = subprocess.run(program, cwd=work, env=environment, capture_output=True, text=True, timeout=280)
+                written = written_by(work, uri, secrets / "ledgers")
             finally:
                 bookie.close()
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout.splitlines()[-1]) == {"copied": 7}
-    written = {str(path): path.read_bytes() for path in work.rglob("*") if path.is_file()}
-    written |= {"stdout": done.stdout.encode(), "stderr": done.stderr.encode()}
     named = [name for name, text in written.items() if b"password_file=" in text or b"passwordFile" in text]
     assert any("/events/" in name for name in named), "what Spark writes names the files, so this would see what they hold"
     for secret in (LEDGER_PASSWORD, USERS["flights"]):
+        assert not [name for name, text in written.items() if secret.encode() in text]
+
+
+def test_bookies_with_certificates_and_passwords_are_reached_by_the_uri(tmp_path: Path) -> None:
+    """Driver and executors come in by mutual TLS and SASL DIGEST-MD5, and only the names of the files are written anywhere."""
+    work, password_file = tmp_path / "work", tmp_path / "ledgers"
+    work.mkdir()
+    password_file.write_text(f"{LEDGER_PASSWORD}\n")
+    with bk_core.local_cluster(1, tmp_path / "cluster", tls=True, sasl=True) as cluster:
+        written = written_by(work, cluster.uri, password_file)
+        security = tmp_path / "cluster" / "security"
+        password, key = (security / "password").read_text().strip(), (security / "client.key").read_text().splitlines()[1]
+    named = [name for name, text in written.items() if b"passwordFile" in text]
+    assert any("/events/" in name for name in named), "what Spark writes has the options, so this would see what the files hold"
+    for secret in (password, key):
         assert not [name for name, text in written.items() if secret.encode() in text]
