@@ -171,7 +171,11 @@ def _property_options(command: _Command) -> _Command:
             click.option("--write-quorum-size", type=click.IntRange(min=1), help="Bookies that store each entry."),
             click.option("--ack-quorum-size", type=click.IntRange(min=1), help="Bookies that must have stored it."),
             click.option("--digest-type", type=click.Choice(_DIGESTS), help="Checksum of entries."),
-            click.option("--guaranteed/--not-guaranteed", default=None, help="Close ledgers only when all of the write quorum has all."),
+            click.option(
+                "--guaranteed-write-quorum/--no-guaranteed-write-quorum",
+                default=None,
+                help="Close ledgers only when all of the write quorum has all.",
+            ),
             click.option(
                 "--retention", "retention_ms", type=Duration(optional=True), help="How long segments are kept, such as 7d; none: for ever."
             ),

@@ -26,7 +26,7 @@ def property_values(properties: LogProperties) -> dict[str, Any]:
         "schema": properties.schema,
         "quorums": [properties.ensemble_size, properties.write_quorum_size, properties.ack_quorum_size],
         "digestType": properties.digest_type,
-        "guaranteed": properties.guaranteed,
+        "guaranteed": properties.guaranteed_write_quorum,
         "retentionMs": properties.retention_ms,
         "retentionBytes": properties.retention_bytes,
         "committedRetentionMs": properties.committed_retention_ms,

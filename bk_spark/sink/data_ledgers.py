@@ -166,7 +166,7 @@ class TaskLedgers:
 
     def _ledger(self, log: str, log_id: str, properties: LogProperties) -> DataLedger:
         p, o = properties, self._options
-        quorums = (p.ensemble_size, p.write_quorum_size, p.ack_quorum_size, p.digest_type, p.guaranteed)
+        quorums = (p.ensemble_size, p.write_quorum_size, p.ack_quorum_size, p.digest_type, p.guaranteed_write_quorum)
         key = (o.uri, o.protocol, log, log_id, o.secret, quorums)
         if key not in self._begun:
             self._begun.add(key)

@@ -21,13 +21,13 @@ from bk_core.protocol.log.segments import unchecked_properties
 from bk_spark.options.table import Options
 from bk_spark.sink.schema import check_raw, schema_to_write
 
-_FIXED = {  # option, field of Options, field of LogProperties: decided when a log is created
-    "entryFormat": ("entry_format", "entry_format"),
-    "ensembleSize": ("ensemble_size", "ensemble_size"),
-    "writeQuorumSize": ("write_quorum_size", "write_quorum_size"),
-    "ackQuorumSize": ("ack_quorum_size", "ack_quorum_size"),
-    "digestType": ("digest_type", "digest_type"),
-    "guaranteedWriteQuorum": ("guaranteed_write_quorum", "guaranteed"),
+_FIXED = {  # option, and its field in Options and in LogProperties: decided when a log is created
+    "entryFormat": "entry_format",
+    "ensembleSize": "ensemble_size",
+    "writeQuorumSize": "write_quorum_size",
+    "ackQuorumSize": "ack_quorum_size",
+    "digestType": "digest_type",
+    "guaranteedWriteQuorum": "guaranteed_write_quorum",
 }
 _ARROW_ONLY = {
     "entrySize": "entry_size",
@@ -58,7 +58,7 @@ def wanted_properties(options: Options) -> LogProperties:
         write_quorum_size=o.write_quorum_size,
         ack_quorum_size=o.ack_quorum_size,
         digest_type=o.digest_type,
-        guaranteed=o.guaranteed_write_quorum,
+        guaranteed_write_quorum=o.guaranteed_write_quorum,
     )
     properties.check()
     return properties
@@ -66,9 +66,9 @@ def wanted_properties(options: Options) -> LogProperties:
 
 def check_fixed(options: Options, log: str, properties: LogProperties) -> None:
     """Raise InvalidArgumentError for an option that contradicts the properties the log was created with."""
-    for name, (given, kept) in _FIXED.items():
-        wanted, has = getattr(options, given), getattr(properties, kept)
-        if given in options.given and wanted != has:
+    for name, field in _FIXED.items():
+        wanted, has = getattr(options, field), getattr(properties, field)
+        if field in options.given and wanted != has:
             raise InvalidArgumentError(
                 f"option {name}={wanted} does not fit: log {log!r} was created with {has}, for ever. Leave the option out"
             )
@@ -85,7 +85,7 @@ def check_own_password(client: Any, options: Options, log: str, listed: LedgerLi
 def same_kind(options: Options, properties: LogProperties) -> bool:
     """Return True if a log is what this write would have created, because its ledgers were made for such a log."""
     wanted = wanted_properties(options)
-    return all(getattr(wanted, kept) == getattr(properties, kept) for _, kept in _FIXED.values())
+    return all(getattr(wanted, field) == getattr(properties, field) for field in _FIXED.values())
 
 
 def plan_log(client: Any, options: Options, log: str, schema: StructType, mark: tuple[str, int] | None, overwrite: bool = False) -> LogPlan:

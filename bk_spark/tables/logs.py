@@ -116,7 +116,7 @@ def _log_rows(client: Any, options: Options, names: tuple[str, ...], columns: Co
             "writeQuorumSize": properties.write_quorum_size,
             "ackQuorumSize": properties.ack_quorum_size,
             "digestType": properties.digest_type,
-            "guaranteed": properties.guaranteed,
+            "guaranteed": properties.guaranteed_write_quorum,
             "retentionMs": properties.retention_ms,
             "retentionBytes": properties.retention_bytes,
             "lastCommitAt": moment(last.committed_at_ms if last is not None else None),

@@ -78,7 +78,7 @@ def create_data_ledger(
             digest_type=DigestType[properties.digest_type],
             password=password,
             custom={**custom, "application": b"bk_core", "purpose": PURPOSE},
-            guaranteed_write_quorum=properties.guaranteed,
+            guaranteed_write_quorum=properties.guaranteed_write_quorum,
         )
     except (MetadataOutcomeUnknownError, OperationTimeoutError, ClientClosedError):  # it may come to be, and is found by its node
         raise

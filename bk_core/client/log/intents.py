@@ -197,7 +197,7 @@ def create_intended(
             digest_type=digest_type,
             password=password,
             custom={**{key: value for key, value in whose.items() if value}, **(custom or {})},
-            guaranteed_write_quorum=properties.guaranteed and purpose == DATA,
+            guaranteed_write_quorum=properties.guaranteed_write_quorum and purpose == DATA,
         )
     except (MetadataOutcomeUnknownError, OperationTimeoutError, ClientClosedError):  # it may come to be: the janitor looks after it
         raise

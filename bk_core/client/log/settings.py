@@ -28,7 +28,7 @@ class LogChanges(TypedDict, total=False):
     write_quorum_size: int
     ack_quorum_size: int
     digest_type: DigestType | DigestName
-    guaranteed: bool
+    guaranteed_write_quorum: bool
     retention: Duration | None
     retention_ms: int | None
     retention_bytes: int | None

@@ -44,7 +44,7 @@ _FIELDS = (
 _OPTIONAL_PROPERTIES = {
     "retentionMs": "retention_ms",
     "retentionBytes": "retention_bytes",
-    "guaranteed": "guaranteed",
+    "guaranteed": "guaranteed_write_quorum",
     "committedRetentionMs": "committed_retention_ms",
 }
 _PROPERTY_FIELDS = (
@@ -179,7 +179,7 @@ def _decode_properties(value: Mapping[str, Any], schema: str) -> LogProperties:
         digest_type=str(value["digestType"]),
         retention_ms=optional("retentionMs"),
         retention_bytes=optional("retentionBytes"),
-        guaranteed=bool(value.get("guaranteed", False)),
+        guaranteed_write_quorum=bool(value.get("guaranteed", False)),
         committed_retention_ms=optional("committedRetentionMs"),
         extra=_unknown(value, _PROPERTY_FIELDS),
     )

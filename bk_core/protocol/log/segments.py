@@ -202,8 +202,8 @@ class LogProperties:
     """The settings by which entries of a log are made and kept.
 
     ``entry_format`` is "raw", where each entry is what its writer gave, or "arrow", where entries are Arrow record batches, as Spark writes
-    them. ``schema`` is a serialised Arrow schema in base64, or "" until the first write gives it. With ``guaranteed`` data ledgers are
-    written with a guaranteed write quorum.
+    them. ``schema`` is a serialised Arrow schema in base64, or "" until the first write gives it. With ``guaranteed_write_quorum`` every
+    entry of a data ledger reaches its whole write quorum before the ledger is sealed.
 
     Segments older than ``retention_ms``, and those after which there are ``retention_bytes`` already, may be trimmed. Marks of queries
     that have not committed for ``committed_retention_ms`` are forgotten. None keeps them for ever.
@@ -220,7 +220,7 @@ class LogProperties:
     digest_type: DigestName = "CRC32C"
     retention_ms: int | None = None
     retention_bytes: int | None = None
-    guaranteed: bool = False
+    guaranteed_write_quorum: bool = False
     committed_retention_ms: int | None = None
     extra: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
 
@@ -282,8 +282,8 @@ class LogProperties:
             value = getattr(self, name)
             if not (_is_number(value) or (value is None and name.endswith(("_ms", "_bytes")))):
                 raise ArgumentTypeError(f"{spelled(name)} must be a whole number, not {value!r}")
-        if not isinstance(self.guaranteed, bool):
-            raise ArgumentTypeError(f"{spelled('guaranteed')} must be True or False, not {self.guaranteed!r}")
+        if not isinstance(self.guaranteed_write_quorum, bool):
+            raise ArgumentTypeError(f"{spelled('guaranteed_write_quorum')} must be True or False, not {self.guaranteed_write_quorum!r}")
 
 
 def unchecked_properties(base: LogProperties | None = None, **given: Any) -> LogProperties:

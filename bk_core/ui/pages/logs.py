@@ -135,7 +135,7 @@ def _facts(world: World, view: LogView, writer: LiveWriter | None) -> Markup:
         ("bytes", amount(listed.total_bytes - listed.trimmed_bytes)),
         ("E / Qw / Qa", f"{properties.ensemble_size} / {properties.write_quorum_size} / {properties.ack_quorum_size}"),
         ("digest", properties.digest_type),
-        ("guaranteed", properties.guaranteed),
+        ("guaranteed", properties.guaranteed_write_quorum),
         *((key, "none: for ever" if value is None else told_duration(value)) for key, value in ages.items()),
         ("retention bytes", "none: all" if properties.retention_bytes is None else told_size(properties.retention_bytes)),
     ]

@@ -103,7 +103,17 @@ def test_a_mistyped_name_is_told_before_anything_is_deleted(bk: Bk, client: bk_c
 
 
 def test_create_show_set_ls_rm(bk: Bk, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    quorums = ["--ensemble-size", "2", "--write-quorum-size", "2", "--ack-quorum-size", "1", "--digest-type", "CRC32", "--guaranteed"]
+    quorums = [
+        "--ensemble-size",
+        "2",
+        "--write-quorum-size",
+        "2",
+        "--ack-quorum-size",
+        "1",
+        "--digest-type",
+        "CRC32",
+        "--guaranteed-write-quorum",
+    ]
     kept = ["--retention", "7d", "--retention-bytes", "10GiB", "--committed-retention", "2w"]
     (made,) = bk.json("create", "a", "--entry-format", "raw", *quorums, *kept)
     properties = read_log(client, "a").properties
@@ -114,7 +124,7 @@ def test_create_show_set_ls_rm(bk: Bk, client: bk_core.BookKeeper, monkeypatch: 
     assert "raw" in bk("create", "a", "--exist-ok")
     bk("create", "b", "--ack-quorum-size", "9", status=1)
     assert "[BK-ARGUMENT]" in bk.err and list_logs(client) == ["a"]
-    (changed,) = bk.json("set", "a", "--retention", "none", "--not-guaranteed", "--ack-quorum-size", "2")
+    (changed,) = bk.json("set", "a", "--retention", "none", "--no-guaranteed-write-quorum", "--ack-quorum-size", "2")
     assert (changed["retentionMs"], changed["retentionBytes"], changed["guaranteed"], changed["quorums"]) == (
         None,
         10 << 30,

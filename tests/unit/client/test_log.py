@@ -350,7 +350,7 @@ def test_bad_input_is_refused_before_anything_is_done(log: Log, call: Callable[[
         lambda log: log.reader(start=5),
         lambda log: log.set(retention="7d"),
         lambda log: log.set(ensemble_size="3"),
-        lambda log: log.set(guaranteed="yes"),
+        lambda log: log.set(guaranteed_write_quorum="yes"),
         lambda log: log.set(digest_type=5),
         lambda log: log.trim(older_than="7d"),
         lambda log: log.trim(before=3),

@@ -377,9 +377,9 @@ def test_sealing_with_an_answer_that_stays_away(client: Any, monkeypatch: pytest
 
 def test_properties_change_for_what_is_written_from_now_on(client: Any) -> None:
     create_log(client, "a", RAW)
-    assert set_properties(client, "a", retention_ms=5, guaranteed=True).properties.guaranteed
+    assert set_properties(client, "a", retention_ms=5, guaranteed_write_quorum=True).properties.guaranteed_write_quorum
     stored = read_ledger_list(client, "a").properties
-    assert (stored.retention_ms, stored.guaranteed, stored.entry_format) == (5, True, "raw")
+    assert (stored.retention_ms, stored.guaranteed_write_quorum, stored.entry_format) == (5, True, "raw")
     for wrong in ({"colour": 1}, {"entry_format": "arrow"}, {"schema": "x"}, {"retention_bytes": 0}, {"ack_quorum_size": 9}):
         with pytest.raises(InvalidArgumentError):
             set_properties(client, "a", **wrong)

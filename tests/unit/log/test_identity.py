@@ -539,7 +539,7 @@ def test_a_digest_type_is_known_however_it_is_spelled(client: Any, given: str, k
         {"retention_ms": 1.5},
         {"retention_bytes": "1GiB"},
         {"committed_retention_ms": False},
-        {"guaranteed": "yes"},
+        {"guaranteed_write_quorum": "yes"},
     ],
 )
 def test_every_property_is_checked_before_a_log_is_made(client: Any, wrong: dict[str, Any]) -> None:

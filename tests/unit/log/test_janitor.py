@@ -135,7 +135,7 @@ def test_an_intent_is_there_before_its_ledger_and_goes_with_a_refusal(client: An
     create_log(client, "a", RAW)
     gc_log(client, "a", min_age_s=0)
     assert intents_of(client, "a") == {}
-    handle = create_intended(client, "a", replace(RAW, guaranteed=True), query_id="q", custom={"application": b"test"})
+    handle = create_intended(client, "a", replace(RAW, guaranteed_write_quorum=True), query_id="q", custom={"application": b"test"})
     intent = intents_of(client, "a")[handle.ledger_id]
     record_intent(client, "a", intent)  # again, as after a lost answer
     assert intent.query_id == "q"

@@ -151,7 +151,7 @@ def test_a_log_that_could_not_be_written_is_refused_at_its_creation(properties: 
         ({"ensemble_size": "3"}, "ensemble_size must be a whole number, not '3'"),
         ({"write_quorum_size": 2, "ack_quorum_size": 3}, "ack_quorum_size 3 is above write_quorum_size 2: "),
         ({"retention_ms": 0}, "retention_ms must be positive"),
-        ({"guaranteed": "no"}, "guaranteed must be True or False, not 'no'"),
+        ({"guaranteed_write_quorum": "no"}, "guaranteed_write_quorum must be True or False, not 'no'"),
     ],
 )
 def test_wrong_properties_are_refused_when_they_are_made(given: dict[str, Any], told: str) -> None:
@@ -320,7 +320,7 @@ def test_a_retention_of_nothing_is_refused(name: str) -> None:
 
 
 def test_properties_are_stored_and_changed_but_for_what_entries_are_made_of() -> None:
-    kept = LogProperties(retention_ms=1, retention_bytes=2, guaranteed=True, committed_retention_ms=3)
+    kept = LogProperties(retention_ms=1, retention_bytes=2, guaranteed_write_quorum=True, committed_retention_ms=3)
     listed = LedgerList("a").set_properties(kept)
     assert decode(encode(listed)).properties == kept
     assert listed.set_properties(kept) is listed

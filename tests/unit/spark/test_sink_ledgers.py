@@ -138,7 +138,7 @@ def test_guaranteed_ledgers_and_other_properties(world: Any) -> None:
     metadata = world.client.ledger_metadata(*world.ledgers())
     assert GWQ_MARK in metadata.custom and metadata.digest_type.name == "CRC32" and metadata.custom["log"] == b"a"
     assert (metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size) == (3, 2, 1)
-    assert read_ledger_list(world.client, "a").properties.guaranteed
+    assert read_ledger_list(world.client, "a").properties.guaranteed_write_quorum
     other = {"guaranteedWriteQuorum": "false", "digestType": "MAC", "ensembleSize": "2", "writeQuorumSize": "3", "ackQuorumSize": "2"}
     for name, value in {**other, "entryFormat": "raw"}.items():
         with pytest.raises(InvalidArgumentError, match=name):
