@@ -118,7 +118,7 @@ def strings_behind(cls: type) -> dict[str, str]:
     return found
 
 
-IN_EXAMPLES = "In the examples `bk_core` is imported (`import bk_core`), and `uri` is what `bk local` prints, or `.uri` of "
+IN_EXAMPLES = "The examples begin with `import bk_core`, and `uri` is what `bk local` prints, or `.uri` of "
 IN_EXAMPLES += "`bk_core.local_cluster()`."
 
 
