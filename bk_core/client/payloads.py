@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, TypeAlias, overload
+from typing import Any, NoReturn, TypeAlias, overload
 
 from bk_core.arguments import bytes_like, is_items
 from bk_core.errors import ArgumentTypeError, InvalidArgumentError
@@ -81,9 +81,10 @@ class PayloadCheck:
 
     def one(self, payload: Buffer) -> Payloads:
         """Take a payload for one entry. Raises ArgumentTypeError for what is no buffer, InvalidArgumentError for one that is too large."""
-        data = self._kept("payload", payload)
+        data = payload if isinstance(payload, bytes) else self._kept("payload", payload)
         size = len(data)
-        self._check_largest(size)
+        if size > self._bytes_max:
+            self._refuse(size)
         return Payloads(data, memoryview(array("q", (0, size))), 1, size)
 
     def many(self, payloads: Sequence[Buffer]) -> Payloads:
@@ -105,7 +106,7 @@ class PayloadCheck:
     def run(self, payloads: Buffer, offsets: Buffer) -> Payloads:
         """Take the entries ``payloads[offsets[i]:offsets[i + 1]]``. Raises ArgumentTypeError for what is no buffer of bytes, or of int64
         numbers, InvalidArgumentError for offsets that do not rise within the payloads, and for a payload that is too large."""
-        data = self._kept("payloads", payloads)
+        data = payloads if isinstance(payloads, bytes) else self._kept("payloads", payloads)
         bounds = self._int64_numbers(offsets)
         if len(bounds) < 2:
             raise InvalidArgumentError("an empty run cannot be appended: offsets must have two numbers at least", **self._context)
@@ -113,14 +114,13 @@ class PayloadCheck:
 
     def _measured(self, data: BytesLike, bounds: memoryview) -> Payloads:
         entries, size, largest = measured(bounds, len(data), **self._context)
-        self._check_largest(largest)
+        if largest > self._bytes_max:
+            self._refuse(largest)
         return Payloads(data, bounds, entries, size)
 
     def _kept(self, name: str, payload: Buffer) -> BytesLike:
         """Return bytes that do not change until they are acknowledged. A read-only buffer is taken as it is; the caller leaves it alone
         until then. Others are copied, because they are packaged later, on another thread."""
-        if isinstance(payload, bytes):
-            return payload
         view = bytes_like(name, payload, **self._context)
         return view if view.readonly else bytes(view)
 
@@ -135,7 +135,6 @@ class PayloadCheck:
             message = f"offsets must be int64 numbers in a buffer, such as array('q', ...), not {type(offsets).__name__}"
             raise ArgumentTypeError(message, **self._context) from None
 
-    def _check_largest(self, largest: int) -> None:
-        if largest > self._bytes_max:
-            message = f"a payload of {largest} bytes is too large for {self._target}: at most {self._bytes_max} bytes fit into one frame"
-            raise InvalidArgumentError(message, **self._context)
+    def _refuse(self, largest: int) -> NoReturn:
+        message = f"a payload of {largest} bytes is too large for {self._target}: at most {self._bytes_max} bytes fit into one frame"
+        raise InvalidArgumentError(message, **self._context)

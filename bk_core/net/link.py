@@ -63,18 +63,15 @@ class BookieLink(ConnectingLink):
         if not self._adds_marked:
             self._add_times.began(self._health.adds_sent_so_far, now)
         self._health.adds_sent(count, now)
-        self._send_run(run, position, start, ensemble_size, write_quorum_size, count)
-        self._adds_marked = self._flush_posted  # one time for all that this turn sends
-
-    def _send_run(self, run: PackedAdds, position: int, start: int, ensemble_size: int, write_quorum_size: int, count: int) -> None:
         if self.protocol == "v2":
             self._send(run.frames_for(position, start, ensemble_size, write_quorum_size))
-            return
-        numbers = range(self._next_id + 1, self._next_id + 1 + count)
-        self._next_id += count
-        first = run.first_entry_id + start
-        self._adds.add(SentAdds(numbers, run.ledger_id, first, position, ensemble_size, write_quorum_size, count))
-        self._send([run.frames_v3_for(position, start, ensemble_size, write_quorum_size, numbers.start)])
+        else:
+            numbers = range(self._next_id + 1, self._next_id + 1 + count)
+            self._next_id += count
+            first = run.first_entry_id + start
+            self._adds.add(SentAdds(numbers, run.ledger_id, first, position, ensemble_size, write_quorum_size, count))
+            self._send([run.frames_v3_for(position, start, ensemble_size, write_quorum_size, numbers.start)])
+        self._adds_marked = self._flush_posted  # one time for all that this turn sends
 
     def request(self, message: Request, timeout_ns: int, answer: Answer, reader: Hashable = None) -> Waiting:
         """Send one request when its turn comes, and call ``answer`` exactly once. The bytes of a batch read or a run of reads are valid
@@ -246,7 +243,7 @@ class BookieLink(ConnectingLink):
     def _send(self, buffers: Sequence[memoryview]) -> None:
         """Queue the buffers. Everything queued in one turn of the reactor goes out in one call, because a system call costs more than a
         small message."""
-        self._output.extend(b for b in buffers if len(b))
+        self._output.extend(filter(len, buffers))
         if not self._connected or self._writing or not self._output:
             return  # the connection flushes once it is made or takes bytes again
         if len(self._output) >= SEND_BUFFERS_MAX:

@@ -55,6 +55,8 @@ class PackedAdds:
 
     def count_for(self, position: int, start: int, ensemble_size: int, write_quorum_size: int) -> int:
         """Return the number of ``indices`` for these arguments."""
+        if ensemble_size == write_quorum_size:
+            return self.count - start
         rounds, rest = divmod(self.count - start, ensemble_size)
         first = self.first_entry_id + start + rounds * ensemble_size
         last_round = ((position - entry) % ensemble_size < write_quorum_size for entry in range(first, first + rest))
