@@ -86,8 +86,9 @@ lint: setup
 
 SERVER_LANE := tests/integration tests/soak
 SPARK_LANE  := tests/faults tests/spark tests/spark_soak tests/ui tests/wheel
+SHORT       := -m "not deep"
 
-## lint and all tests; what `make` alone does. PYTEST_ARGS="tests/unit -x" runs just that
+## lint and the tests; what `make` alone does. PYTEST_ARGS="tests/unit -x" runs just that
 # Three lanes side by side: each of them waits half of its time. With PYTEST_ARGS there is one.
 test: setup lint
 ifdef PYTEST_ARGS
@@ -96,12 +97,17 @@ ifdef PYTEST_ARGS
 else
 	@$(SAY) "tests: the lane of units is shown, those with servers and with Spark follow"
 	@$(ENV) status=0; lanes=(); trap 'kill "$${lanes[@]}" 2>/dev/null || true' INT TERM; \
-	$(BIN)/pytest -q $(SERVER_LANE) > .cache/servers-lane.log 2>&1 & lanes+=($$!); \
-	$(BIN)/pytest -q $(SPARK_LANE) > .cache/spark-lane.log 2>&1 & lanes+=($$!); \
-	$(BIN)/pytest -q tests $(addprefix --ignore=,$(SERVER_LANE) $(SPARK_LANE)) || status=1; \
+	$(BIN)/pytest -q $(SHORT) $(SERVER_LANE) > .cache/servers-lane.log 2>&1 & lanes+=($$!); \
+	$(BIN)/pytest -q $(SHORT) $(SPARK_LANE) > .cache/spark-lane.log 2>&1 & lanes+=($$!); \
+	$(BIN)/pytest -q $(SHORT) tests $(addprefix --ignore=,$(SERVER_LANE) $(SPARK_LANE)) || status=1; \
 	$(SAY) "tests with Spark";   wait "$${lanes[1]}" || status=1; cat .cache/spark-lane.log; \
 	$(SAY) "tests with servers"; wait "$${lanes[0]}" || status=1; cat .cache/servers-lane.log; exit $$status
 endif
+
+## the tests that play at length what those of `make test` play in short (marked deep). PYTEST_ARGS as for test
+deep-tests: setup
+	@$(SAY) "deep tests"
+	@$(ENV) $(BIN)/pytest -q -m deep $(or $(PYTEST_ARGS),tests)
 
 ## the simulated cluster over many seeds; every rare state must have been met. SEEDS, FROM, JOBS
 simulate: setup

@@ -103,7 +103,7 @@ def test_a_program_may_bring_its_own_exchange(world: World) -> None:
     assert any(token.startswith(b"rspauth=") for token in auth.seen)
 
 
-@pytest.mark.parametrize("tls", [False, True], ids=["in clear", "tls"])
+@pytest.mark.parametrize("tls", [False, pytest.param(True, marks=pytest.mark.deep)], ids=["in clear", "tls"])
 @pytest.mark.parametrize(
     ("auth", "text"),
     [

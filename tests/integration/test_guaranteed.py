@@ -181,6 +181,7 @@ def test_a_plain_client_recovers_a_guaranteed_ledger_and_repair_seals_it(bookies
         assert not list(missing_replicas(ledger.ledger_id, sealed, payload))
 
 
+@pytest.mark.deep
 def test_a_guaranteed_ledger_without_spare_waits_and_is_left_to_recovery(tmp_path: Path) -> None:
     """G-10, G-11: three bookies, one dead: acknowledging goes on, close waits, ``abandon`` leaves it OPEN (49)."""
     with local_cluster(3, tmp_path) as cluster:

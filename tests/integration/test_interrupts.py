@@ -26,7 +26,7 @@ STOPPED_S, GOES_S = 0.3, 0.7
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["quick", "slow"])
+@pytest.mark.parametrize("kind", ["quick", pytest.param("slow", marks=pytest.mark.deep)])
 def test_after_every_interrupt_handles_work_on(running_clusters: Callable[[str], LocalCluster], kind: str) -> None:
     cluster = running_clusters("embedded")
     seed = int(os.environ.get("BK_SEED", random.randrange(1 << 30)))

@@ -46,8 +46,15 @@ def secured(directory: Path, java: JavaClient, *, tls: bool = False, sasl: bool 
         yield cluster, replace(java, lines=lines, java=options)
 
 
-@pytest.mark.parametrize("protocol", ["v2", "v3"])
-@pytest.mark.parametrize("kind", ["tls", "sasl"])
+@pytest.mark.parametrize(
+    ("kind", "protocol"),
+    [
+        ("tls", "v2"),
+        ("sasl", "v3"),
+        pytest.param("tls", "v3", marks=pytest.mark.deep),
+        pytest.param("sasl", "v2", marks=pytest.mark.deep),
+    ],
+)
 def test_java_and_we_read_each_other(java_client: JavaClient, tmp_path: Path, kind: str, protocol: str) -> None:
     with secured(tmp_path, java_client, tls=kind == "tls", sasl=kind == "sasl") as (cluster, java):
         with bk_core.connect(cluster.uri) as client:

@@ -31,7 +31,15 @@ PAYLOADS = [b"", b"one", bytes(range(256)), b"x" * 100_000] + [b"%d" % i for i i
 
 @pytest.mark.apache
 @pytest.mark.parametrize("cluster", ["embedded"], indirect=True)  # Apache's own bookies: test_java.py
-@pytest.mark.parametrize(("digest", "protocol"), [("CRC32C", "v2"), ("MAC", "v2"), ("CRC32", "v3"), ("DUMMY", "v3")])
+@pytest.mark.parametrize(
+    ("digest", "protocol"),
+    [
+        ("CRC32C", "v2"),
+        pytest.param("MAC", "v2", marks=pytest.mark.deep),
+        pytest.param("CRC32", "v3", marks=pytest.mark.deep),
+        ("DUMMY", "v3"),
+    ],
+)
 def test_java_client_writes_and_reads(cluster: LocalCluster, java_client: JavaClient, digest: str, protocol: str) -> None:
     written = java_client.write(cluster, PAYLOADS, digest=digest, protocol=protocol, password="secret")
     read = java_client.read(cluster, written.ledger_id, digest=digest, protocol=protocol, password="secret")
@@ -41,6 +49,7 @@ def test_java_client_writes_and_reads(cluster: LocalCluster, java_client: JavaCl
     assert read.length == written.length == sum(map(len, PAYLOADS))
 
 
+@pytest.mark.parametrize("cluster", ["embedded", pytest.param("apache", marks=pytest.mark.deep)], indirect=True)
 @pytest.mark.apache
 def test_java_client_recovers_what_a_crashed_writer_left(cluster: LocalCluster, java_client: JavaClient) -> None:
     crashed = java_client.write(cluster, PAYLOADS, crash=True)
@@ -54,6 +63,7 @@ def test_java_client_recovers_what_a_crashed_writer_left(cluster: LocalCluster, 
     assert crashed.ledger_id not in java_client.list(cluster)
 
 
+@pytest.mark.parametrize("cluster", ["embedded", pytest.param("apache", marks=pytest.mark.deep)], indirect=True)
 @pytest.mark.apache
 def test_java_client_reads_after_a_bookie_was_killed_and_came_back(cluster: LocalCluster, java_client: JavaClient) -> None:
     written = java_client.write(cluster, PAYLOADS, quorums=(3, 3, 3))

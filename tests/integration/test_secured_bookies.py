@@ -133,8 +133,7 @@ REFUSALS: dict[str, tuple[Callable[[World], BookieTls], str]] = {
 }
 
 
-@pytest.mark.parametrize("protocol", ["v2", "v3"])
-@pytest.mark.parametrize("name", REFUSALS)
+@pytest.mark.parametrize(("name", "protocol"), [*((name, "v3") for name in REFUSALS), ("no certificate", "v2")])
 def test_a_client_and_a_bookie_that_do_not_trust_each_other_say_so_at_once(world: World, name: str, protocol: Any) -> None:
     """LINK-10: whatever is asked for, and although an operation may take an hour."""
     make, text = REFUSALS[name]

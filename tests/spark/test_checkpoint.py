@@ -94,6 +94,7 @@ def second_driver(kept: Path, task: dict[str, str]) -> subprocess.Popen[str]:
         return subprocess.Popen(program, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=out, stderr=err, text=True)
 
 
+@pytest.mark.deep  # make checkpoint-drivers counts rows, too
 def test_another_driver_goes_on_and_ends_the_first(
     spark: SparkSession, cluster: Any, load: Callable[..., Any], place: str, name: str, log: str, tmp_path: Path
 ) -> None:

@@ -1,6 +1,6 @@
 """Other Sparks than the shared session, each in a process of its own; what is killed costs no row and doubles none.
 
-``make test`` runs one of them; ``make deployments`` all (BK_DEPLOYMENTS=all).
+``make deep-tests`` runs one of them; ``make deployments`` all (BK_DEPLOYMENTS=all).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bk_core.bookie.local_cluster import LocalCluster
 from bk_core.client.log.history import read_log
 from bk_core.client.log.janitor import gc_log
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.deep]
 
 ROOT = Path(__file__).resolve().parents[2]
 DYNAMIC = {

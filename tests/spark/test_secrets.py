@@ -1,4 +1,4 @@
-"""Passwords of ZooKeeper and of ledgers reach Spark by name, and stand in nothing that Spark writes."""
+"""Passwords of ZooKeeper, bookies and ledgers, and private keys reach Spark by name, and stand in nothing that Spark writes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-import bk_core
-from bk_core.bookie.embedded import EmbeddedBookie
+from bk_core.bookie.certificates import LocalSecurity
+from bk_core.bookie.embedded import BookieOptions, EmbeddedBookie
 from bk_core.metadata import open_store
 from tests.integration.secured_zookeeper import USERS, SecuredZooKeeper
 
@@ -34,36 +34,26 @@ def written_by(work: Path, uri: str, password_file: Path) -> dict[str, bytes]:
 
 
 def test_no_secret_is_in_a_plan_a_log_an_event_or_a_checkpoint(tmp_path: Path) -> None:
+    """ZooKeeper asks for a password, the bookie for a certificate and a password, the ledgers for theirs: driver and executors come in by
+    the names of the files in the URI and in the options."""
     work, secrets = tmp_path / "work", tmp_path / "secrets"
     work.mkdir()
     secrets.mkdir()
     (secrets / "ledgers").write_text(f"{LEDGER_PASSWORD}\n")
     (secrets / "zookeeper").write_text(f"{USERS['flights']}\n")
+    bookies = LocalSecurity(secrets / "bookies", tls=True, sasl=True)
+    bookies.make()
     with SecuredZooKeeper(tmp_path / "zookeeper") as zookeeper:
-        uri = f"{zookeeper.uri()}?user=flights&password_file={secrets / 'zookeeper'}&acl=creator"
+        uri = f"{zookeeper.uri()}?user=flights&password_file={secrets / 'zookeeper'}&acl=creator&{bookies.query()}"
         with closing(open_store(uri)) as store:
             store.initialize_cluster()
-            bookie = EmbeddedBookie(tmp_path / "bookie", store=store).start()
+            bookie = EmbeddedBookie(tmp_path / "bookie", store=store, options=BookieOptions(door=bookies.door)).start()
             try:
                 written = written_by(work, uri, secrets / "ledgers")
             finally:
                 bookie.close()
+    password, key = (secrets / "bookies" / "password").read_text().strip(), (secrets / "bookies" / "client.key").read_text().splitlines()[1]
     named = [name for name, text in written.items() if b"password_file=" in text or b"passwordFile" in text]
     assert any("/events/" in name for name in named), "what Spark writes names the files, so this would see what they hold"
-    for secret in (LEDGER_PASSWORD, USERS["flights"]):
-        assert not [name for name, text in written.items() if secret.encode() in text]
-
-
-def test_bookies_with_certificates_and_passwords_are_reached_by_the_uri(tmp_path: Path) -> None:
-    """Driver and executors come in by mutual TLS and SASL DIGEST-MD5, and only the names of the files are written anywhere."""
-    work, password_file = tmp_path / "work", tmp_path / "ledgers"
-    work.mkdir()
-    password_file.write_text(f"{LEDGER_PASSWORD}\n")
-    with bk_core.local_cluster(1, tmp_path / "cluster", tls=True, sasl=True) as cluster:
-        written = written_by(work, cluster.uri, password_file)
-        security = tmp_path / "cluster" / "security"
-        password, key = (security / "password").read_text().strip(), (security / "client.key").read_text().splitlines()[1]
-    named = [name for name, text in written.items() if b"passwordFile" in text]
-    assert any("/events/" in name for name in named), "what Spark writes has the options, so this would see what the files hold"
-    for secret in (password, key):
+    for secret in (LEDGER_PASSWORD, USERS["flights"], password, key):
         assert not [name for name, text in written.items() if secret.encode() in text]

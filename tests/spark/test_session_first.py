@@ -71,6 +71,7 @@ def test_session_first_cluster_second(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.filterwarnings("default")  # the kernel's client libraries warn about themselves
 def test_the_same_in_the_cells_of_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from nbclient import NotebookClient

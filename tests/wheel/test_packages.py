@@ -144,6 +144,7 @@ def play(environment: Path, home: Path, *arguments: str) -> dict[str, object]:
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.deep  # make wheel plays them, too
 @pytest.mark.timeout(600)
 def test_the_lines_of_the_readme_run_where_the_wheel_is_installed(environment: Path, tmp_path: Path) -> None:
     found = play(environment, tmp_path / "home")
