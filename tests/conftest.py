@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -45,6 +46,18 @@ def pytest_sessionstart(session: pytest.Session) -> None:
                 f"note: the test run with process id {flag.read_text()} ended without a report; it may have crashed", yellow=True
             )
     flag.write_text(str(os.getpid()))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """The half million objects that thousands of tests and their modules are live until the end: nobody looks for garbage among them,
+    neither while they are made nor in each ``gc.collect()`` of a test, which costs 0.3 s otherwise."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

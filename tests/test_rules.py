@@ -7,6 +7,8 @@ import re
 from functools import cache
 from pathlib import Path
 
+from tests.sources import no_collections, statements, text_of
+
 ROOT = Path(__file__).resolve().parents[1]
 RULE = re.compile(r"\b(?:SM|OWN|B|BKE|META|CR|WR|EC|CL|OP|RD|LC|RC|Q|G|LOG|RR|SES|GRD|BAT|JAN|LINK|FS)-I?\d+a?\b")
 
@@ -18,12 +20,17 @@ def rules() -> dict[str, str]:
 
 
 @cache
+def _all_pieces() -> tuple[str, ...]:
+    return tuple(piece for path in sorted((ROOT / "tests").rglob("*.py")) if path != Path(__file__) for piece in _pieces(path))
+
+
 def _pieces(path: Path) -> tuple[str, ...]:
     """Names, decorators, docstrings and comments of test functions, and of the checkers that the simulator runs after every step."""
-    text = path.read_text()
-    lines = text.splitlines()
+    lines = text_of(path).splitlines()
     pieces: list[str] = []
-    for node in ast.walk(ast.parse(text)):
+    with no_collections():
+        nodes = list(statements(ast.parse(text_of(path))))
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and _is_check(node.name):
             first = min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1
             while first > 0 and lines[first - 1].lstrip().startswith("#"):
@@ -38,12 +45,7 @@ def _is_check(name: str) -> bool:
 
 @cache
 def cited_by_tests() -> frozenset[str]:
-    found: set[str] = set()
-    for path in sorted((ROOT / "tests").rglob("*.py")):
-        if path != Path(__file__):
-            for piece in _pieces(path):
-                found.update(RULE.findall(piece))
-    return frozenset(found)
+    return frozenset(name for piece in _all_pieces() for name in RULE.findall(piece))
 
 
 def test_every_rule_is_cited_by_a_test() -> None:
@@ -55,7 +57,7 @@ def test_every_citation_in_code_and_tests_names_a_rule() -> None:
     wrong = {}
     for folder in ("bk_core", "tests"):
         for path in sorted((ROOT / folder).rglob("*.py")):
-            for name in RULE.findall(path.read_text()):
+            for name in RULE.findall(text_of(path)):
                 if name not in rules():
                     wrong[name] = str(path.relative_to(ROOT))
     assert not wrong, wrong
@@ -66,8 +68,7 @@ def test_the_list_of_rules_was_read() -> None:
 
 
 def _numbers_in_tests(pattern: str) -> set[int]:
-    pieces = [piece for path in sorted((ROOT / "tests").rglob("*.py")) if path != Path(__file__) for piece in _pieces(path)]
-    found = (number for piece in pieces for match in re.finditer(pattern, piece) for number in re.findall(r"\d+", match.group(1)))
+    found = (number for piece in _all_pieces() for match in re.finditer(pattern, piece) for number in re.findall(r"\d+", match.group(1)))
     return {int(number) for number in found}
 
 

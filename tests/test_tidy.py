@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
 import pickle
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from bk_core import errors
+from tests.sources import facts, text_of
 
 ROOT = Path(__file__).resolve().parents[1]
 TOP_LEVEL = {
@@ -110,9 +110,10 @@ SPARK_FREE = {"bk_spark.source.planning", "bk_spark.source.offsets", "bk_spark.o
 WITHOUT_SPARK = ("bk_spark.arrow", "bk_spark.entries", "bk_spark.source.stretches")
 
 
-def modules() -> list[Path]:
+@cache
+def modules() -> tuple[Path, ...]:
     found = [path for package in ("bk_core", "bk_spark") for path in (ROOT / package).rglob("*.py")]
-    return sorted(path for path in found if "_proto" not in path.parts and not path.stem.endswith(("_pb2", "_pb2_grpc")))
+    return tuple(sorted(path for path in found if "_proto" not in path.parts and not path.stem.endswith(("_pb2", "_pb2_grpc"))))
 
 
 def module_name(path: Path) -> str:
@@ -120,31 +121,11 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(path: Path) -> Iterator[tuple[int, str]]:
+def imports(path: Path) -> tuple[tuple[int, str], ...]:
     """(line, module) of every import that runs; those for type checkers only are left out."""
-    yield from _imports(ast.parse(path.read_text(), str(path)), path)
-
-
-def _imports(node: ast.AST, path: Path) -> Iterator[tuple[int, str]]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
-            continue
-        if isinstance(child, ast.Import):
-            yield from ((child.lineno, alias.name) for alias in child.names)
-        elif isinstance(child, ast.ImportFrom):
-            assert child.level == 0, f"{path}:{child.lineno}: relative import"
-            module = child.module or ""
-            # `from package import module` names the module
-            yield from (
-                (child.lineno, f"{module}.{alias.name}" if _is_module(f"{module}.{alias.name}") else module) for alias in child.names
-            )
-        yield from _imports(child, path)
-
-
-@cache
-def _is_module(name: str) -> bool:
-    path = ROOT.joinpath(*name.split("."))
-    return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
+    found = facts(path)
+    assert not found.relative, f"{path}:{found.relative[0]}: relative import"
+    return found.imports
 
 
 def within(name: str, package: str) -> bool:
@@ -179,6 +160,7 @@ def test_layer_imports(path: Path) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+@cache
 def import_graph() -> dict[str, set[str]]:
     """The modules that each module imports, at any time. The names that a package hands on are not followed."""
     graph: dict[str, set[str]] = {module_name(path): set() for path in modules()}
@@ -278,20 +260,10 @@ def test_the_import_table_means_what_it_says(module: str, name: str, allowed: bo
 FORKING = {"preexec_fn", "fork", "forkpty", "forkserver"}
 
 
-def _names(path: Path) -> set[str]:
-    """Keywords of calls, attributes, imported names and the texts of constants."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        match node:
-            case ast.keyword(arg=str() as name) | ast.Attribute(attr=name) | ast.alias(name=name) | ast.Constant(value=str() as name):
-                found.add(name)
-    return found
-
-
 @pytest.mark.parametrize("path", modules(), ids=lambda path: module_name(path))
 def test_nothing_runs_python_in_a_forked_child(path: Path) -> None:
     """A fork drops the other threads; what they kept is finalised in the child, on sockets that are the parent's."""
-    names = _names(path)
+    names = facts(path).names
     assert not names & FORKING
     assert not {"multiprocessing", "ProcessPoolExecutor"} & names or "spawn" in names
 
@@ -306,8 +278,7 @@ def test_no_wait_is_of_a_class_that_an_interrupt_leaves_locked(path: Path) -> No
     """``bk_core.threads`` says why, and has what waits in their place."""
     if any(within(module_name(path), exempt) for exempt in UNINTERRUPTED):
         return
-    calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
-    made = {ast.unparse(called).removeprefix("threading.").removeprefix("queue.").partition("[")[0] for called in calls}
+    made = {called.removeprefix("threading.").removeprefix("queue.") for called in facts(path).called}
     assert not made & WAITS
 
 
@@ -360,9 +331,9 @@ TEXT = {
 def test_tracked_files_are_clean_of(what: str) -> None:
     found = []
     for path in tracked_files():
-        if path.suffix not in TEXT:
+        if path.suffix not in TEXT or not UNWANTED[what].search(text_of(path)):
             continue
-        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+        for number, line in enumerate(text_of(path).splitlines(), 1):
             if UNWANTED[what].search(line):
                 found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}")
     assert not found, f"{what}:\n" + "\n".join(found)
@@ -403,11 +374,11 @@ def test_every_error_that_users_meet_is_in_the_tree() -> None:
     reads entries turns the first two into LogEntryError, and the demo's and the signal's end their own command."""
     inner = {"BadEntryError", "EntryTooBigError", "DemoError", "TerminatedError"}
     found = {
-        node.name
+        name
         for package in ("bk_core", "bk_spark")
         for path in (ROOT / package).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ClassDef) and node.name.endswith("Error") and not node.name.startswith("_")
+        for name in facts(path).classes
+        if name.endswith("Error") and not name.startswith("_")
     }
     assert found - {cls.__name__ for cls in error_classes()} == inner
 
@@ -457,10 +428,10 @@ ERROR_FIRST = re.compile(r"\w+Error\b")
 def test_docstrings_of_functions_begin_with_no_error() -> None:
     """ "Raises NoSuchLogError if ..." is a sentence; "NoSuchLogError if ..." is half of one."""
     found = [
-        f"{path.relative_to(ROOT)}:{node.lineno}: {text.splitlines()[0]}"
+        f"{path.relative_to(ROOT)}:{line}: {text.splitlines()[0]}"
         for path in modules()
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.FunctionDef) and ERROR_FIRST.match(text := ast.get_docstring(node) or "")
+        for line, text in facts(path).functions
+        if ERROR_FIRST.match(text)
     ]
     assert not found, "say that it raises:\n" + "\n".join(found)
 
@@ -474,20 +445,13 @@ CLIPPED = re.compile(
 ID_FIRST = re.compile(rf"{_IDS}(?:[.:] |\.?$)")
 
 
-def _texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Docstrings, and the strings behind constants and fields that stand for one, with the line of each."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            yield node.lineno, node.value.value
-
-
 def test_docstrings_begin_with_their_subject() -> None:
     """A stranger reads "True if ..." or "The bytes that ..." once, and "Whether ...", "Those of ..." or "Any thread." twice."""
     found = [
         f"{path.relative_to(ROOT)}:{line}: {text.splitlines()[0]}"
         for package in ("bk_core", "bk_spark")
         for path in sorted((ROOT / package).rglob("*.py"))
-        for line, text in _texts(ast.parse(path.read_text()))
+        for line, text in facts(path).texts
         if CLIPPED.match(text)
     ]
     assert not found, "say what it is or does, with a subject:\n" + "\n".join(found)
@@ -499,7 +463,7 @@ def test_docstrings_begin_with_words_and_end_with_rules() -> None:
         f"{path.relative_to(ROOT)}:{line}: {text.splitlines()[0]}"
         for package in ("bk_core", "bk_spark")
         for path in sorted((ROOT / package).rglob("*.py"))
-        for line, text in _texts(ast.parse(path.read_text()))
+        for line, text in facts(path).texts
         if ID_FIRST.match(text.split("\n\n")[0])
     ]
     assert not found, "say what it is or does first, and the rule's id last:\n" + "\n".join(found)

@@ -17,13 +17,20 @@ from bk_core.client.files.store import FileStore
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """fsspec keeps instances for the life of the process; the clusters of tests live shorter."""
+    """fsspec keeps instances for the life of the process."""
     monkeypatch.delenv(module.URI_VARIABLE, raising=False)
     monkeypatch.delenv(connections.PASSWORD_VARIABLE, raising=False)
     yield
+    BookKeeperFileSystem.clear_instance_cache()
+
+
+@pytest.fixture
+def uri(uri: str) -> Iterator[str]:
+    """What a test has left open is closed while its cluster is there: without bookies, an owner that has a data ledger to drop waits for
+    half a minute."""
+    yield uri
     for connection in list(connections._connections.values()):
         connection.close()
-    BookKeeperFileSystem.clear_instance_cache()
 
 
 @pytest.fixture
