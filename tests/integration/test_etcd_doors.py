@@ -24,6 +24,7 @@ from bk_core.errors import (
     MetadataUnavailableError,
 )
 from bk_core.metadata import EtcdAuth, MetadataTls, open_store
+from bk_core.metadata.etcd.connection import Pem
 from bk_core.secrets import SecretFile
 from tests.etcd_control import Control
 from tests.integration.secured_zookeeper import Authority
@@ -118,6 +119,10 @@ def test_what_cannot_be_used_is_refused_before_anything_is_sent(secured: Secured
         open_store("etcd://h/ledgers", tls=secured.tls)
 
 
+def test_a_key_is_in_no_repr() -> None:
+    assert "moss" not in repr(Pem(b"authority", b"moss-3310", b"chain"))
+
+
 def test_new_certificates_need_no_new_client(secured: Secured, tmp_path: Path) -> None:
     """The files are read at each connection."""
     ca, key, cert = (tmp_path / name for name in ("ca", "key", "cert"))
@@ -159,6 +164,25 @@ def test_a_token_that_has_ended_is_made_anew(users: EtcdProcess) -> None:
         time.sleep(4)  # twice the time of a token that nobody uses
         store.create("logs/token", b"")
         store.delete("logs/token")
+
+
+def test_watches_go_on_after_a_token_has_ended(users: EtcdProcess) -> None:
+    """The stream of the watches keeps the token that it began with, and etcd takes no new watch by it any more."""
+    with closing(open_store(f"etcd://{users.connect_string}/ledgers", auth=EtcdAuth(*FLIGHTS))) as store:
+        store.create("logs/watched", b"0")
+        called: list[str] = []
+        store.watch("logs/watched", lambda: called.append("before"))
+        time.sleep(4)  # twice the time of a token that nobody uses
+        store.watch("logs/watched-later", lambda: called.append("after"))
+        time.sleep(1)  # the look with which each watch begins is over
+        store.create("logs/watched-later", b"0")
+        store.write("logs/watched", b"1", 0)
+        deadline = time.monotonic() + 30
+        while set(called) != {"before", "after"}:
+            assert time.monotonic() < deadline, called
+            time.sleep(0.02)
+        store.delete("logs/watched")
+        store.delete("logs/watched-later")
 
 
 def test_who_is_not_taken_is_told_at_once_and_no_password_is_shown(users: EtcdProcess, caplog: pytest.LogCaptureFixture) -> None:

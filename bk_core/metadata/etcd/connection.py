@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
 
@@ -59,7 +59,7 @@ class Pem:
     certificate must have in place of the host's, "" for the host's."""
 
     authorities: bytes | None
-    key: bytes | None
+    key: bytes | None = field(repr=False)
     chain: bytes | None
     name: str = ""
 
@@ -132,13 +132,19 @@ class Connection:
             raise _failure(error) from None
         raise Failure("UNAVAILABLE", "the stream ended without an answer")
 
-    def watch(self, requests: SimpleQueue[Any]) -> Iterator[pb.WatchResponse]:
-        """Yield the events of the watches that are asked for by ``requests``, in which None ends it. Raises Failure."""
+    def watch(self, requests: SimpleQueue[Any]) -> Generator[pb.WatchResponse, None, None]:
+        """Yield the events of the watches that are asked for by ``requests``, in which None ends it, as does the generator's end. Raises
+        Failure."""
         call = self._channel.stream_stream(_WATCH, pb.WatchRequest.SerializeToString, pb.WatchResponse.FromString)
+        answers = None
         try:
-            yield from call(iter(requests.get, None), metadata=self._metadata(_NEEDS_LEADER))
+            answers = call(iter(requests.get, None), metadata=self._metadata(_NEEDS_LEADER))
+            yield from answers
         except Exception as error:
             raise _failure(error) from None
+        finally:
+            if answers is not None:
+                answers.cancel()
 
     def close(self) -> None:
         """End it with all that waits on it; this may be called again."""

@@ -2,13 +2,16 @@
 
 A watch begins at the revision after the one that was read, so nothing is missed in between. It is told of once and then forgotten: who
 wants more reads again, and watches from there. A watch whose revision has been compacted away is told of too, because something may have
-changed. The watches of a connection end with it; whoever is told of the next connection looks at everything again.
+changed. The watches of a connection end with it; whoever is told of the next connection looks at everything again. A stream in which etcd
+refuses a watch is left for another one.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from threading import RLock
@@ -21,6 +24,7 @@ from bk_core.metadata.etcd.link import Link
 from bk_core.metadata.tree.nodes import OnEvent
 
 _LOG = logging.getLogger(__name__)
+_REFUSED_S = 0.5  # before another stream; a watch may be refused for another reason than its token, again and again
 Span = tuple[bytes, bytes]  # first key, and the end of the range; b"" for that key alone
 
 
@@ -91,17 +95,36 @@ class Watching:
 
     def _read(self, stream: _Stream) -> None:
         try:
-            for response in stream.connection.watch(stream.requests):
-                self._take(stream, response)
-                del response
+            with closing(stream.connection.watch(stream.requests)) as responses:
+                for response in responses:
+                    if _is_refusal(stream, response):
+                        _LOG.debug("%s takes a watch no more: %s", stream.connection.address, response.cancel_reason)
+                        break
+                    self._take(stream, response)
+                    del response
+                else:
+                    raise Failure("UNAVAILABLE", "the stream ended")
         except Failure as failure:
             _LOG.debug("the watches on %s ended: %s", stream.connection.address, failure)
-        stream.requests.put(None)
-        self._link.lost(stream.connection)
+            stream.requests.put(None)
+            self._link.lost(stream.connection)
+        else:
+            stream.requests.put(None)
+            self._leave(stream)
+
+    def _leave(self, stream: _Stream) -> None:
+        """Give up a stream on a connection that goes on. Whoever watches looks again, which begins another one with the token of then."""
+        with self._lock:
+            if self._stream is stream:
+                self._stream = None
+            armed = list(stream.by_number.values())
+            stream.by_number.clear()
+            stream.by_span.clear()
+        time.sleep(_REFUSED_S)
+        for one in armed:
+            _tell(one.functions, Change(one.path))
 
     def _take(self, stream: _Stream, response: pb.WatchResponse) -> None:
-        if response.canceled and not response.compact_revision and response.watch_id in stream.by_number:
-            raise Failure("CANCELLED", response.cancel_reason)
         if not response.events and not response.compact_revision:
             return
         with self._lock:
@@ -120,6 +143,12 @@ class Watching:
             stream, self._stream = self._stream, None
         if stream is not None:
             stream.requests.put(None)
+
+
+def _is_refusal(stream: _Stream, response: pb.WatchResponse) -> bool:
+    """Return True if etcd does not take a watch, as with a token that has ended: that of a stream is the one with which it began. Newer
+    servers do not say which watch."""
+    return response.canceled and not response.compact_revision and (response.watch_id < 0 or response.watch_id in stream.by_number)
 
 
 def _tell(functions: list[Callable[[Any], None]], event: Change) -> None:
