@@ -16,6 +16,7 @@ import pytest
 from bk_core.bookie.etcd_process import EtcdCluster, EtcdProcess
 from bk_core.client.repeating import until_definite
 from bk_core.errors import (
+    MetadataError,
     MetadataOutcomeUnknownError,
     MetadataUnavailableError,
     NodeExistsError,
@@ -354,3 +355,31 @@ def _heal(process: EtcdProcess, fault: str) -> None:
     elif fault == "frozen":
         assert process.pid is not None
         os.kill(process.pid, signal.SIGCONT)
+
+
+def test_a_change_that_fills_the_database_may_be_made_although_etcd_refuses_it(tmp_path: Path) -> None:
+    """etcd looks at the room before a change and once more when it makes it, and then it makes it and says that there is no room. Changes
+    that come together bring that about."""
+    with EtcdProcess(tmp_path, arguments=["--quota-backend-bytes", str(16 << 20)]) as process:
+        with closing(opened(process.connect_string, timeout_s=3.0)) as store:
+            told: dict[int, BaseException] = {}
+
+            def make(ledger_id: int) -> None:
+                try:
+                    store.create_ledger(ledger_id, bytes(900_000))
+                except MetadataError as error:
+                    told[ledger_id] = error
+
+            makers = [threading.Thread(target=make, args=(ledger_id,)) for ledger_id in range(64)]
+            for maker in makers:
+                maker.start()
+            for maker in makers:
+                maker.join(60)
+            keys = Control(process.connect_string).keys(store._root)
+            there = {ledger_id for ledger_id in range(64) if f"{store._root}/00/0000/L{ledger_id:04d}" in keys}
+            assert told and there
+            assert {type(error) for error in told.values()} == {MetadataOutcomeUnknownError}
+            assert all("disarm the alarm NOSPACE" in str(error) for error in told.values())
+            with pytest.raises(MetadataUnavailableError, match="etcd has no room .*/idgen was asked for"):
+                store._nodes.count_up(f"{store._root}/idgen", store._root)
+            assert store.is_connected()

@@ -246,9 +246,10 @@ class Link:
 
     # asking -----------------------------------------------------------------------------------------------------------
 
-    def call(self, method: str, request: Any, timeout_s: float, path: str = "") -> Any:
-        """Return the response to a request about a path. It is sent once; a server that says that a token has ended did nothing, so then it
-        is sent again with a new one. Raises this project's errors, and Failure where the session has ended or a revision is gone."""
+    def call(self, method: str, request: Any, timeout_s: float, path: str = "", *, changes: bool = True) -> Any:
+        """Return the response to a request about a path; ``changes`` is False for one that only reads. It is sent once; a server that says
+        that a token has ended did nothing, so then it is sent again with a new one. Raises this project's errors, and Failure where the
+        session has ended or a revision is gone."""
         self.home.check("metadata store")
         deadline = time.monotonic() + timeout_s
         while True:
@@ -268,7 +269,7 @@ class Link:
             if meaning in (Meaning.NO_LEASE, Meaning.COMPACTED):
                 raise found
             if meaning is not Meaning.TOKEN or time.monotonic() >= deadline:
-                raise error_of(found.code, found.words, path, self.identity) from found
+                raise error_of(found.code, found.words, path, self.identity, changes=changes) from found
 
     def _renewed(self, connection: Connection, deadline: float) -> bool:
         """Return True if the connection has another token than the one that has ended."""

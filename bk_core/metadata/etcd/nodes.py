@@ -226,7 +226,7 @@ class Nodes(Counting):
 
         def send() -> Any:
             with self.counted(operation):
-                return self._link.call(method, request, max(deadline - time.monotonic(), 0.001), path)
+                return self._link.call(method, request, max(deadline - time.monotonic(), 0.001), path, changes=False)
 
         return self._until_told(path, send, timeout_s)
 
@@ -238,7 +238,7 @@ class Nodes(Counting):
                 return send()
             except MetadataOutcomeUnknownError as error:
                 if time.monotonic() + PAUSE_S >= deadline:
-                    raise MetadataUnavailableError(f"etcd did not answer about {path} within {timeout_s:g} s") from error
+                    raise MetadataUnavailableError(f"etcd did not answer about {path} within {timeout_s:g} s: {error.args[0]}") from error
             time.sleep(PAUSE_S)
 
     def _arm(self, span: tuple[bytes, bytes], path: str, answer: Any, watch: OnEvent | None) -> None:

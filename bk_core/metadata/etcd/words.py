@@ -15,6 +15,7 @@ class Meaning(Enum):
     NO_LEASE = auto()  # the session has ended
     DENIED = auto()
     BUSY = auto()  # nothing was done, and it may be later
+    FULL = auto()  # the database: etcd says so of the change with which it becomes too large, too, and that one is done
     REFUSED = auto()  # nothing was done, and nothing else will be
 
 
@@ -30,10 +31,10 @@ _BY_WORDS = (
     ("required revision has been compacted", Meaning.COMPACTED),
     ("requested lease not found", Meaning.NO_LEASE),
     ("too many requests", Meaning.BUSY),
-    ("database space exceeded", Meaning.REFUSED),
+    ("database space exceeded", Meaning.FULL),
+    ("message larger than max", Meaning.REFUSED),  # a request that the server did not read
 )
-_LOST = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "INTERNAL", "UNKNOWN", "ABORTED", "DATA_LOSS"})
-_FULL = "database space exceeded"
+_LOST = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "INTERNAL", "UNKNOWN", "ABORTED", "DATA_LOSS", "RESOURCE_EXHAUSTED"})
 
 
 def meaning_of(code: str, words: str) -> Meaning:
@@ -48,8 +49,9 @@ def meaning_of(code: str, words: str) -> Meaning:
     return Meaning.LOST if code in _LOST else Meaning.REFUSED
 
 
-def error_of(code: str, words: str, path: str, who: str) -> MetadataError:
-    """Return the error of a request about a path, for all meanings but those of the session's own. ``who`` is the client's identity."""
+def error_of(code: str, words: str, path: str, who: str, *, changes: bool = True) -> MetadataError:
+    """Return the error of a request about a path, for all meanings but those of the session's own. ``who`` is the client's identity, and
+    ``changes`` is False for a request that only reads."""
     about = path or "a transaction"
     match meaning_of(code, words):
         case Meaning.LOST:
@@ -59,5 +61,9 @@ def error_of(code: str, words: str, path: str, who: str) -> MetadataError:
             return MetadataDeniedError(f"{text}. No role of this client ({who}) has the right to read or write there")
         case Meaning.BUSY | Meaning.TOKEN:
             return MetadataUnavailableError(f"etcd took no request about {about} just now ({words}); nothing was changed")
-    hint = ": compact it, defragment it, and disarm the alarm NOSPACE" if _FULL in words else ""
-    return MetadataError(f"etcd refused the request about {about}: {words or code}{hint}; nothing was changed")
+        case Meaning.FULL:
+            text = f"etcd has no room ({words}), {about} was asked for: compact it, defragment it, and disarm the alarm NOSPACE"
+            if changes:
+                return MetadataOutcomeUnknownError(f"{text}; the change may have been made all the same")
+            return MetadataError(f"{text}; this release of it does not even answer reads until then")
+    return MetadataError(f"etcd refused the request about {about}: {words or code}; nothing was changed")
