@@ -304,3 +304,31 @@ def test_a_listing_whose_revision_is_compacted_away_begins_again(etcd: EtcdProce
 def test_the_identity_of_another_store_is_refused(etcd: EtcdProcess) -> None:
     with pytest.raises(InvalidArgumentError, match="identity of the class EtcdAuth, not ZooKeeperAuth"):
         open_store(f"etcd://{etcd.connect_string}/ledgers", auth=ZooKeeperAuth("sasl", "a", "b"))
+
+
+def test_a_key_that_is_no_text_below_the_root_is_passed_over(etcd: EtcdProcess, root: str) -> None:
+    store = _open(etcd, root)
+    store.initialize_cluster()
+    store.create_ledger(7, b"x")
+    for name in ("\udcff", "\udcf0\udcff/below", "\udc80"):
+        Control(etcd.connect_string).put(f"{root}/{name}")
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.extend(store.list_ledgers()), daemon=True)
+    thread.start()
+    thread.join(20)
+    assert found == [7] and not thread.is_alive()
+    store.close()
+
+
+def test_the_clock_is_asked_at_each_address_of_a_name(etcd: EtcdProcess, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On most hosts localhost is ::1 first, where an etcd that listens on 127.0.0.1 is not; grpc tries all of them."""
+    found = socket.getaddrinfo
+
+    def both(host: str, port: int, *arguments: Any, **named: Any) -> list[Any]:
+        ours = found(host, port, *arguments, **named)
+        nobody = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("127.0.0.1", 1))
+        return [nobody, *ours] if host == "localhost" else ours
+
+    with closing(open_store(f"etcd://localhost:{etcd.port}{root}")) as store:
+        monkeypatch.setattr(socket, "getaddrinfo", both)
+        assert abs(store.clock_ms() - time.time() * 1000) < 60_000

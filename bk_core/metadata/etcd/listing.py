@@ -43,18 +43,17 @@ def _next(key: bytes, start: bytes) -> bytes:
     return start + name + _AFTER_SLASH if slash else key + b"\0"
 
 
-def skipping(start: bytes, end: bytes, page: Callable[[bytes, bytes, int], list[str]], wanted: Callable[[str], bool]) -> Iterator[str]:
+def skipping(start: bytes, end: bytes, page: Callable[[bytes, bytes, int], list[bytes]], wanted: Callable[[str], bool]) -> Iterator[str]:
     """Yield the paths of a range in their order. Names right below ``start`` that are not ``wanted`` are skipped with all below them."""
-    at, prefix = start, start.decode()
+    at = start
     while at < end:
         found = page(at, end, _PAGE)
-        for path in found:
-            name = path[len(prefix) :].partition("/")[0]
-            if not wanted(name):
-                at = (prefix + name).encode() + (_AFTER_SLASH if path != prefix + name else b"\0")
+        for key in found:
+            if not wanted(_name(key, start)):
+                at = _next(key, start)
                 break
-            yield path
-            at = path.encode() + b"\0"
+            yield key.decode("utf-8", "replace")
+            at = key + b"\0"
         else:
             if len(found) < _PAGE:
                 return

@@ -109,10 +109,10 @@ class Nodes(Counting):
             self._arm(below(path), path, first, watch)
             return names
 
-    def keys(self, start: bytes, end: bytes, limit: int) -> list[str]:
-        """Return the first paths of a range of keys, in their order."""
+    def keys(self, start: bytes, end: bytes, limit: int) -> list[bytes]:
+        """Return the first of a range of keys, in their order."""
         request = pb.RangeRequest(key=start, range_end=end, limit=limit, keys_only=True)
-        return [one.key.decode("utf-8", "replace") for one in self._again("get_children", start.decode(), request).kvs]
+        return [one.key for one in self._again("get_children", start.decode("utf-8", "replace"), request).kvs]
 
     # writing ----------------------------------------------------------------------------------------------------------
 
