@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 

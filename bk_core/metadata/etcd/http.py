@@ -25,7 +25,8 @@ class Answer:
 
 
 def ask(target: tuple[Any, ...], host: str, tls: MetadataTls | None, path: str, timeout_s: float) -> Answer:
-    """Return the answer to GET. ``target`` is the address, ``host`` the name of it. Raises OSError."""
+    """Return the answer to GET. ``target`` is the address, or name and port, of which all addresses are tried; ``host`` is the name. Raises
+    OSError."""
     deadline = time.monotonic() + timeout_s
     if tls is None:
         connection: socket.socket = socket.create_connection(target[:2], timeout_s)
@@ -36,7 +37,10 @@ def ask(target: tuple[Any, ...], host: str, tls: MetadataTls | None, path: str, 
         connection.settimeout(max(0.05, deadline - time.monotonic()))
         connection.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
         while len(raw) < _ANSWER_MAX:
-            connection.settimeout(max(0.05, deadline - time.monotonic()))
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError(f"{host} did not end its answer in time")
+            connection.settimeout(left_s)
             chunk = connection.recv(4096)
             if not chunk:
                 break

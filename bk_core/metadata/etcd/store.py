@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import time
 from collections.abc import Iterator
 
@@ -115,8 +114,7 @@ class EtcdStore(TreeStore):
     def _told_ms(self) -> int:
         host, port = self._link.server
         try:
-            target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4]
-            told = http.ask(target, host, self._tls, "/version", min(self._timeout_s, _CLOCK_S)).date_ms
+            told = http.ask((host, port), host, self._tls, "/version", min(self._timeout_s, _CLOCK_S)).date_ms
         except OSError as error:
             raise MetadataUnavailableError(f"etcd at {host}:{port} did not tell its time: {error}") from error
         if told is None:
