@@ -24,6 +24,7 @@ from bk_core.errors import (
     VersionConflictError,
 )
 from bk_core.metadata import open_store
+from bk_core.metadata import underreplication as layout
 from bk_core.metadata.etcd.store import EtcdStore
 from tests.etcd_control import Control
 from tests.network.stopping import stop_process
@@ -217,6 +218,45 @@ def test_a_session_that_ends_while_its_client_is_away_is_begun_anew(tmp_path: Pa
             assert not lock.is_held()
             eventually(lambda: store.bookies().writable == ("bk",))  # the watch of its own key told of it
             assert store._nodes.session_id() not in (None, session)
+
+
+def test_what_somebody_else_holds_by_now_is_not_given_back(alone: EtcdProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session ends between the look at a lock and its release, as in a process that stands still there."""
+    with closing(opened(alone.connect_string)) as store:
+        lock = store.underreplication().lock(5, "here")
+        assert lock is not None
+        session, look = store._nodes.session_id(), store._nodes.stat
+        assert session is not None
+        with closing(open_store(f"etcd://{alone.connect_string}{store._root}")) as other:
+            taken = []
+
+            def looked(path: str, watch: object = None) -> object:
+                found = look(path)
+                if not taken and path.endswith(layout.lock_path(5)):
+                    Control(alone.connect_string).revoke(session)
+                    taken.append(other.underreplication().lock(5, "there"))
+                return found
+
+            monkeypatch.setattr(store._nodes, "stat", looked)
+            lock.release()
+            assert taken[0] is not None and taken[0].is_held()
+
+
+def test_a_bookie_that_starts_again_waits_for_what_a_new_leader_keeps(cluster: EtcdCluster) -> None:
+    """The leader changes while the lease of the dead one runs out, and gives it its whole time again."""
+    with closing(opened(cluster.connect_string, session_ms=3000)) as dead:
+        dead.register_bookie("bk", "127.0.0.1", 3181)
+        loop = dead._lease._loop
+        assert loop is not None
+        loop.stop()
+        dead._keeper.close()
+        change = threading.Timer(2.0, Control(cluster.connect_string).move_leader)
+        change.start()
+        root = dead._root
+        with closing(open_store(f"etcd://{cluster.connect_string}{root}?session_timeout_ms=3000")) as store:
+            store.register_bookie("bk", "127.0.0.1", 3182)
+            assert store.resolve("bk") == ("127.0.0.1", 3182)
+        change.join()
 
 
 def test_without_a_server_nothing_hangs() -> None:

@@ -182,6 +182,15 @@ class Nodes(Counting):
         except NoNodeError:
             pass
 
+    def remove_own(self, path: str) -> None:
+        """Delete the very key that was found to be this session's. etcd looks at no session, which may end meanwhile, and then the key of
+        somebody else stands there."""
+        found = self.stat(path)
+        if found is None or found.owner != self.session_id():
+            return
+        same = pb.Compare(target=pb.Compare.CREATE, result=pb.Compare.EQUAL, key=path.encode(), create_revision=found.created)
+        self._txn("delete", path, [same], [pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=path.encode()))], [])
+
     def prune(self, path: str, top: str) -> None:
         """Do nothing: there are no directories."""
 

@@ -22,6 +22,7 @@ from bk_core.metadata.tree.store import TreeStore
 
 _STOP_FAILED_S = 1.0
 _CLOCK_S = 3.0  # for one server to tell its time
+_ELECTION_S = 2.0  # a new leader gives each lease its whole time again, and that of an election
 _NO_CLOCK_S = 30.0  # for which writes carry no time after a server did not tell it
 
 
@@ -63,7 +64,7 @@ class EtcdStore(TreeStore):
             chroot=chroot,
             manager=manager,
             timeout_s=timeout_s,
-            session_timeout_s=session_timeout_s,
+            held_s=2 * session_timeout_s + _ELECTION_S,
             log_root=log_root,
             has_old_logs=False,
         )

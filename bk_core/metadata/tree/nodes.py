@@ -82,6 +82,9 @@ class Nodes(Protocol):
     def remove(self, path: str, version: Version) -> None:
         """Delete a node; an absent one is a success."""
 
+    def remove_own(self, path: str) -> None:
+        """Delete a node that belongs to this client's session; that of another one is left."""
+
     def prune(self, path: str, top: str) -> None:
         """Delete the empty parents of a path below ``top``; stop silently at the first that is not empty (metadata.md 2.4)."""
 

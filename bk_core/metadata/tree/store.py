@@ -45,7 +45,8 @@ CLOCK_KEPT_S = 5.0
 
 class TreeStore(ABC):
     """MetadataStore (bk_core/metadata/store.py) over nodes. ``root`` and ``log_root`` lie below ``chroot``; with ``manager`` None LAYOUT
-    decides. ``place`` names the servers, for messages. ``has_old_logs``: older programs have kept logs in such a store (OWN-8)."""
+    decides. ``place`` names the servers, for messages. ``held_s`` is the time in seconds for which what a dead process held may stay.
+    ``has_old_logs``: older programs have kept logs in such a store (OWN-8)."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class TreeStore(ABC):
         chroot: str,
         manager: str | None,
         timeout_s: float,
-        session_timeout_s: float,
+        held_s: float,
         log_root: str | None,
         has_old_logs: bool = True,
     ) -> None:
@@ -76,7 +77,7 @@ class TreeStore(ABC):
         self._wanted_manager = manager
         self._layout: str | None = None
         self._timeout_s = timeout_s
-        self._session_timeout_s = session_timeout_s
+        self._held_s = held_s
         self._closed = False
         self._addresses: dict[BookieId, tuple[str, int]] = {}
         self._stale: set[BookieId] = set()
@@ -225,7 +226,7 @@ class TreeStore(ABC):
         return None
 
     def register_bookie(self, bookie_id: BookieId, host: str, port: int, readonly: bool = False) -> Registration:
-        """Wait up to one session timeout for the node of an earlier process to go; raise NodeExistsError if it stays (metadata.md 4.1).
+        """Wait for the node of an earlier process to go, as long as it may stay; raise NodeExistsError if it does (metadata.md 4.1).
 
         The payload of a node that belongs to this store's own session is left as it is.
         """
@@ -237,7 +238,7 @@ class TreeStore(ABC):
             check_bookie_id(bookie_id),
             payload,
             readonly,
-            session_timeout_s=self._session_timeout_s,
+            held_s=self._held_s,
             on_close=self._forget,
         )
         with self._lock:

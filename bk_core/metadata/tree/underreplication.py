@@ -7,7 +7,7 @@ from threading import Lock
 
 from bk_core.errors import MetadataError, MetadataOutcomeUnknownError, NodeExistsError, NoNodeError, VersionConflictError
 from bk_core.metadata import underreplication as layout
-from bk_core.metadata.tree.nodes import ANY_VERSION, Nodes
+from bk_core.metadata.tree.nodes import Nodes
 from bk_core.metadata.underreplication import Mark, ReplicationLock
 from bk_core.protocol.ledger.metadata import BookieId
 
@@ -118,10 +118,8 @@ class TreeUnderreplication:
         with self._guard:
             if ledger_id not in self._held:
                 return
-        path = f"{self._root}/{layout.lock_path(ledger_id)}"
         try:
-            if self._is_mine(path):
-                self._nodes.remove(path, ANY_VERSION)
+            self._nodes.remove_own(f"{self._root}/{layout.lock_path(ledger_id)}")
         except MetadataError:
             pass
         finally:

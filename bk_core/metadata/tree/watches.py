@@ -26,7 +26,7 @@ from bk_core.errors import (
     NoNodeError,
 )
 from bk_core.metadata.store import BookieView
-from bk_core.metadata.tree.nodes import ANY_VERSION, PAUSE_S, Nodes
+from bk_core.metadata.tree.nodes import PAUSE_S, Nodes
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.threads import Home
 
@@ -251,23 +251,24 @@ class NodeRegistration:
         payload: bytes,
         readonly: bool,
         *,
-        session_timeout_s: float,
+        held_s: float,
         on_close: Callable[[NodeRegistration], None],
     ) -> None:
-        """``root``: the cluster's. ``on_close`` is told when it is closed, before its nodes go."""
+        """``root``: the cluster's. ``held_s``: the seconds for which the node of a dead process may stay. ``on_close`` is told when it is
+        closed, before its nodes go."""
         self.bookie_id = bookie_id
         self._nodes = nodes
         self._keeper = keeper
         self._root = root
         self._payload = payload
         self._readonly = readonly
-        self._session_timeout_s = session_timeout_s
+        self._held_s = held_s
         self._on_close = on_close
         self._closed = False
         self._lock = Lock()
 
     def start(self) -> None:
-        deadline = time.monotonic() + self._session_timeout_s + 1.0
+        deadline = time.monotonic() + self._held_s + 1.0
         while True:
             try:
                 with self._lock:
@@ -300,7 +301,7 @@ class NodeRegistration:
             self._closed = True
             self._on_close(self)
             for readonly in (False, True):
-                self._withdraw(readonly)
+                self._nodes.remove_own(registration_path(self._root, self.bookie_id, readonly))
 
     def look(self) -> None:
         with self._lock:
@@ -316,7 +317,7 @@ class NodeRegistration:
             owner = self._owner(path)  # this sets the watch that notices the loss of the node
         if owner != self._nodes.session_id():
             raise NodeExistsError(f"bookie {self.bookie_id} is registered by another process", bookie=self.bookie_id)
-        self._withdraw(not self._readonly)
+        self._nodes.remove_own(registration_path(self._root, self.bookie_id, not self._readonly))
 
     def _create(self, path: str) -> None:
         try:
@@ -329,12 +330,6 @@ class NodeRegistration:
                 raise MetadataError(f"{available} does not exist: the cluster was not initialised") from None
             self._nodes.ensure(f"{available}/readonly")
             raise MetadataOutcomeUnknownError(f"{path} had no parent; it has one now") from None
-
-    def _withdraw(self, readonly: bool) -> None:
-        path = registration_path(self._root, self.bookie_id, readonly)
-        stat = self._nodes.stat(path)
-        if stat is not None and stat.owner == self._nodes.session_id():
-            self._nodes.remove(path, ANY_VERSION)
 
     def _owner(self, path: str) -> int | None:
         stat = self._nodes.stat(path, self._on_event)

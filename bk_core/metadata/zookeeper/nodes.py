@@ -132,6 +132,11 @@ class Nodes(Counting):
         except NoNodeError:
             pass
 
+    def remove_own(self, path: str) -> None:
+        stat = self.stat(path)
+        if stat is not None and stat.owner == self.session_id():
+            self.remove(path, ANY_VERSION)
+
     def prune(self, path: str, top: str) -> None:
         """Delete empty parents below ``top``; stop silently at the first that is not empty (metadata.md 2.4)."""
         parent = path.rpartition("/")[0]

@@ -62,7 +62,7 @@ class ZooKeeperStore(TreeStore):
             chroot=chroot,
             manager=manager,
             timeout_s=timeout_s,
-            session_timeout_s=session_timeout_s,
+            held_s=session_timeout_s,
             log_root=log_root,
         )
         self._clock: tuple[float, int] | None = None  # seconds since this host's boot, the servers' time then
