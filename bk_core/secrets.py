@@ -73,6 +73,15 @@ def revealed(name: str, secret: Secret) -> bytes:
     return found.encode() if isinstance(found, str) else found
 
 
+def is_another(name: str, secret: Secret, shown: bytes) -> bool:
+    """Return True if a secret that a function gives is another one than was ``shown`` before, and refused; False also for one that cannot
+    be had now, whatever the function raises."""
+    try:
+        return callable(secret) and revealed(name, secret) != shown
+    except Exception:  # its words may hold the secret
+        return False
+
+
 def text_of(name: str, secret: Secret) -> str:
     """Return a secret as text, for what takes no bytes. Raises what ``revealed`` does, and SecretUnavailableError for bytes that are not
     UTF-8, which the message does not show."""

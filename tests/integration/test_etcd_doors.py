@@ -228,6 +228,25 @@ def test_a_new_password_in_the_file_ends_a_refusal(users: EtcdProcess, tmp_path:
         assert store.instance_id() is not None
 
 
+def test_a_function_that_fails_after_a_refusal_is_not_what_callers_hear(users: EtcdProcess) -> None:
+    """Its words may hold the secret, and it may be any exception."""
+    passwords = [FLIGHTS[1]]
+
+    def given() -> str:
+        return passwords[0]  # an IndexError later on
+
+    with closing(open_store(f"etcd://{users.connect_string}/ledgers", auth=EtcdAuth("flights", given), timeout_s=5)) as store:
+        passwords[0] = "hunter2"
+        store._link.lost(store._link.connection)  # type: ignore[attr-defined]
+        with pytest.raises(MetadataAuthError):
+            store.instance_id()
+        passwords.clear()
+        with pytest.raises(MetadataAuthError, match="the user or the password is wrong there"):
+            store.instance_id()
+        passwords.append(FLIGHTS[1])
+        assert store.instance_id() is not None
+
+
 @pytest.mark.parametrize(
     ("make", "told"),
     [

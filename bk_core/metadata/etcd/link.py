@@ -36,7 +36,7 @@ from bk_core.metadata.uri import address, split_hosts
 from bk_core.protocol.session.outage import Connection as News
 from bk_core.protocol.session.outage import Welcome
 from bk_core.protocol.session.reach import ETCD, Found, Reach, is_at_odds, is_hopeless, told
-from bk_core.secrets import revealed, text_of
+from bk_core.secrets import is_another, text_of
 from bk_core.threads import Home, Monitor, SafeFuture, wait_done
 
 _LOG = logging.getLogger(__name__)
@@ -342,7 +342,7 @@ class Link:
         with self._reviving:
             if self._refused is None:
                 return True
-            if auth is None or not callable(auth.password) or revealed(_PASSWORD, auth.password) == self._shown:
+            if auth is None or not is_another(_PASSWORD, auth.password, self._shown):
                 return False
             self._refused = None
             self._loop.wake()

@@ -9,6 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from threading import RLock
 from typing import Any, TypeVar
 
 from bk_core.errors import (
@@ -44,6 +45,7 @@ class Nodes(Counting):
         self._link, self._lease, self._watching = link, lease, watching
         self._timeout_s = timeout_s
         self._now_ms = now_ms
+        self._lock = RLock()
         self._created: OrderedDict[str, int] = OrderedDict()  # times of nodes that were read, which a write keeps
 
     def session_id(self) -> int | None:
@@ -259,10 +261,11 @@ class Nodes(Counting):
     def _known(self, path: str, pair: Any) -> Versioned:
         found = versioned(pair.value, pair.version - 1)
         if found.created_ms is not None:
-            self._created[path] = found.created_ms
-            self._created.move_to_end(path)
-            if len(self._created) > _KNOWN_MAX:
-                self._created.popitem(last=False)
+            with self._lock:
+                self._created[path] = found.created_ms
+                self._created.move_to_end(path)
+                if len(self._created) > _KNOWN_MAX:
+                    self._created.popitem(last=False)
         return found
 
     def _value(self, path: str, data: bytes, *, new: bool) -> bytes:

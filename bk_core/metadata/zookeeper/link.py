@@ -42,7 +42,7 @@ from bk_core.metadata.zookeeper.probe import look
 from bk_core.protocol.session.outage import Connection, Welcome
 from bk_core.protocol.session.reach import Found, Reach, is_at_odds, is_hopeless, told
 from bk_core.sasl import check_sasl
-from bk_core.secrets import revealed, text_of
+from bk_core.secrets import is_another, text_of
 from bk_core.threads import Home, Monitor, SafeFuture, mark_own, wait_done
 
 _LOG = logging.getLogger(__name__)
@@ -281,7 +281,7 @@ class Link:
         with self._reviving:
             if not self._refused:  # another thread was faster
                 return True
-            if auth is None or not callable(auth.password) or revealed("password", auth.password) == self._shown:
+            if auth is None or not is_another("password", auth.password, self._shown):
                 return False
             self._refused = False
             self._speaker.call(self.client.start_async).result(STOP_S)  # it ends what is left of the time before
