@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from bk_core.errors import InvalidArgumentError, MissingPackageError
+from bk_core.errors import InvalidArgumentError, MissingPackageError, RemoteProtocolError
 
 PLUGIN = "sasl"
 """The name of Apache's authentication provider of bookies."""
 SERVICE = "bookkeeper"
 """Both parts of the address that a response is for (wire-protocol.md 10.3)."""
+TOKEN_BYTES_MAX = 4096
+"""The longest token of a bookie that is read; RFC 2831 allows 2047 bytes."""
 
 
 def check_sasl(whom: str) -> None:
@@ -54,6 +56,9 @@ class DigestMd5:
         return b""
 
     def answer(self, token: bytes) -> bytes | None:
-        """Return the response to the challenge; None once the bookie's own proof is right. Raises what pure-sasl raises if it is not."""
+        """Return the response to the challenge; None once the bookie's own proof is right. Raises what pure-sasl raises if it is not, and
+        RemoteProtocolError for a token that is too long."""
+        if len(token) > TOKEN_BYTES_MAX:
+            raise RemoteProtocolError(f"a token of {len(token)} bytes")
         answer: bytes | None = self._client.process(token)
         return answer

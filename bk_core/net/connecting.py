@@ -24,6 +24,7 @@ from bk_core.protocol.session.shortage import AGAIN_NS, EVERYWHERE
 from bk_core.protocol.wire.messages import Request, Status
 
 CONNECT_TIMEOUT_NS = 5_000_000_000
+PREPARE_TIMEOUT_NS = 30_000_000_000  # for a function of the program, which may ask another server for a secret
 ENTER_TIMEOUT_NS = 10_000_000_000
 _UNDER_WAY = frozenset({0, errno.EINPROGRESS, errno.EINTR})
 
@@ -78,11 +79,14 @@ class ConnectingLink(AnsweredLink):
         if self._prepare is None:
             self._look_up(attempt, address)
         else:
+            self._is_preparing = True
+            self._attempt_until_ns = self._reactor.now_ns() + PREPARE_TIMEOUT_NS
             self._prepare(self.bookie, address[0], partial(self._is_prepared, attempt, address))
 
     def _is_prepared(self, attempt: int, address: tuple[str, int], prepared: Prepared | None, error: BookieSecurityError | None) -> None:
         if not self._is_current(attempt):
             return
+        self._is_preparing = False
         if error is not None:
             self._turned_away(error)
             return
@@ -178,14 +182,16 @@ class ConnectingLink(AnsweredLink):
                 self._note_shortage(OSError(code, os.strerror(code)))
                 self._try_next(f"connect failed (errno {code}, {os.strerror(code)})")
                 return False
-            if self._prepared is None:
+            if self._prepare is None:
                 return True
-            self._begin_entering(self._prepared)
+            self._begin_entering()
         return self._goes_on_entering()
 
-    def _begin_entering(self, prepared: Prepared) -> None:
-        assert isinstance(self._socket, socket.socket)
-        made = self._socket
+    def _begin_entering(self) -> None:
+        """Begin the way in. What was not prepared is an error, and no reason to do without."""
+        prepared, made = self._prepared, self._socket
+        if prepared is None or not isinstance(made, socket.socket):
+            raise AssertionError("there is a connection without the files and secrets that belong to it")
 
         def again() -> None:
             """A turn for bytes that are decrypted already."""
@@ -228,7 +234,10 @@ class ConnectingLink(AnsweredLink):
 
     def _attempt_is_over(self) -> None:
         """End an attempt that took too long. Once somebody has taken the connection, no other address is tried."""
-        if self._entering is None:
+        if self._is_preparing:
+            text = f"the files and secrets for bookie {self.bookie} were not read within {PREPARE_TIMEOUT_NS / 1e9:g} s"
+            self._turned_away(BookieSecurityError(text, bookie=self.bookie))
+        elif self._entering is None:
             self._try_next("connect timed out")
         else:
             self._not_connected(f"{self._entering.awaits} was not answered in time")
@@ -240,7 +249,7 @@ class ConnectingLink(AnsweredLink):
             self._reactor.modify(self._socket, events, self)
 
     def _forget_socket(self) -> None:
-        self._entering = None
+        self._entering, self._is_preparing = None, False
         if self._socket is None:
             return
         with suppress(KeyError, ValueError, OSError):

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bk_core.errors import BkError, BookieAuthError, BookieHostNameError, BookieSecurityError, BookieTlsError, RemoteProtocolError
+from bk_core.errors import (
+    BkError,
+    BookieAuthError,
+    BookieHostNameError,
+    BookieSecurityError,
+    BookieTlsError,
+    InvalidArgumentError,
+    RemoteProtocolError,
+)
 from bk_core.net.tls_socket import TlsSocket
 from bk_core.protocol.link.auth_exchange import AuthExchange
 from bk_core.protocol.link.entrance import FRAME_BYTES_MAX, Admitted, BeginTls, Entrance, Say, Step
-from bk_core.security import Security
+from bk_core.security import BookieTls, Security
 from bk_core.tls_files import TlsFailure, failure_of
 
 LENGTH_BYTES = 4
+REPLACED_S = 0.2  # a certificate and its key are two files, and one is replaced after the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +44,7 @@ Prepare = Callable[[str, str, Callable[[Prepared | None, BookieSecurityError | N
 def prepare(security: Security, bookie: str, host: str) -> Prepared:
     """Read files and secrets for one connection, which may take its time. Raises BookieSecurityError."""
     try:
-        context = None if security.tls is None else security.tls.context()
+        context = None if security.tls is None else _context_of(security.tls)
     except Exception as error:
         told = _told(error, "the function of the key's password")
         raise BookieTlsError(f"no TLS to bookie {bookie}: {told}", bookie=bookie) from None
@@ -44,6 +54,15 @@ def prepare(security: Security, bookie: str, host: str) -> Prepared:
         told = _told(error, "the function of the password, or what makes the exchange,")
         raise BookieAuthError(f"no authentication at bookie {bookie}: {told}", bookie=bookie) from None
     return Prepared(bookie, host, context, exchange)
+
+
+def _context_of(tls: BookieTls) -> ssl.SSLContext:
+    """Read the files, and once more if they cannot be used, because they may be being replaced."""
+    try:
+        return tls.context()
+    except InvalidArgumentError:
+        time.sleep(REPLACED_S)
+        return tls.context()
 
 
 def _told(error: Exception, what: str) -> str:

@@ -94,6 +94,7 @@ class LinkState(ABC):
         self._short = False  # the attempt that goes on has met a shortage on this host
         self._frame_bytes_max = frame_bytes_max + RECEIVE_SLACK_BYTES
         self._socket: socket.socket | TlsSocket | None = None
+        self._is_preparing = False  # files and secrets are being read for this attempt
         self._prepared: Prepared | None = None
         self._entering: Entering | None = None  # while the connection is made and this client not admitted yet
         self._connecting = False

@@ -528,6 +528,13 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "tests/unit/link/test_entrance.py::test_a_bookie_that_says_nothing_of_a_wrong_secret_is_found_out_at_once",
     ),
     UnitMutation(
+        "LINK-10 (answers without an end)",
+        "bk_core.protocol.link.entrance",
+        "if self._answers > ANSWERS_MAX:",
+        "if False:",
+        "tests/unit/link/test_entrance.py::test_answers_without_an_end_break_the_protocol",
+    ),
+    UnitMutation(
         "LINK-7 (drop)",
         "bk_core.net.link",
         "if outcome[0] is not Status.OK and may_repeat and self._is_again(one, status):",

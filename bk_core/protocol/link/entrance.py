@@ -27,6 +27,8 @@ from bk_core.protocol.wire.messages import Status as S
 AUTH_DISABLED = "AuthDisabledPlugin"  # wire-protocol.md 10.1
 FRAME_BYTES_MAX = 65_536
 """The longest answer that is taken before this client is admitted."""
+ANSWERS_MAX = 64
+"""The most answers that are taken before: no exchange has so many, and one without an end would keep everybody else waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class Entrance:
         self._tls = tls
         self._exchange = exchange
         self._stage = _Stage.TLS_ASKED
-        self._number = 0
+        self._number = self._answers = 0
         self._asked = 0  # the number of the request that was sent for its answer alone
 
     def begin(self) -> list[Step]:
@@ -89,6 +91,9 @@ class Entrance:
 
     def received(self, payload: bytes) -> list[Step]:
         """Raises RemoteProtocolError for what does not belong here."""
+        self._answers += 1
+        if self._answers > ANSWERS_MAX:
+            raise RemoteProtocolError(f"more than {ANSWERS_MAX} answers came and {self.awaits} is still awaited")
         response = codec_v3.decode_response(payload)
         if isinstance(response, StartTlsResponse):
             return self._start_tls(response)

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from bk_core.errors import RemoteProtocolError
 from bk_core.protocol.bookie.digest_md5 import DigestMd5Server, directives
 from bk_core.protocol.bookie.gate import Gate, GateAnswer, Then
 from bk_core.protocol.bookie.runs import AddsAnswer, RequestedAdds, RequestedReads
@@ -155,3 +156,8 @@ def test_everything_else_is_refused(tls: bool) -> None:
     assert door.asked(RequestedReads(7, 3, 2), is_v2=True) == GateAnswer(None, Then.CLOSE)
     if not tls:
         assert door.asked(m.StartTlsRequest(3), is_v2=False).answer == m.StartTlsResponse(3, Status.BAD_REQUEST)
+
+
+def test_a_token_that_nobody_needs_so_long_is_not_read() -> None:
+    with pytest.raises(RemoteProtocolError, match="a token of 60000 bytes"):
+        DigestMd5("ann", "moss-3310").answer(b'nonce="' + b"x" * 59_992 + b'"')

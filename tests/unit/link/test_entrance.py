@@ -8,7 +8,7 @@ import pytest
 
 from bk_core.errors import BookieAuthError, BookieSecurityError, BookieTlsError, RemoteProtocolError
 from bk_core.protocol.link.auth_exchange import AuthExchange
-from bk_core.protocol.link.entrance import Admitted, BeginTls, Entrance, Say, Step, TurnedAway
+from bk_core.protocol.link.entrance import ANSWERS_MAX, Admitted, BeginTls, Entrance, Say, Step, TurnedAway
 from bk_core.protocol.wire import codec_v3
 from bk_core.protocol.wire import messages as m
 from bk_core.protocol.wire.messages import Status
@@ -180,3 +180,13 @@ def test_a_second_agreement_to_tls_breaks_the_protocol() -> None:
     machine.begin(), said(machine, m.StartTlsResponse(1, Status.OK)), machine.secured()
     with pytest.raises(RemoteProtocolError, match="once more"):
         said(machine, m.StartTlsResponse(1, Status.OK))
+
+
+def test_answers_without_an_end_break_the_protocol() -> None:
+    """Each of them means nothing by itself: an answer to an earlier look, or START_TLS once more."""
+    machine = Entrance("b", tls=False, exchange=Rounds([b"one"]))
+    machine.begin()
+    for number in range(ANSWERS_MAX):
+        assert said(machine, m.BookieInfoResponse(1000 + number, Status.UNAUTHORIZED)) == []
+    with pytest.raises(RemoteProtocolError, match="more than 64 answers came and AUTH is still awaited"):
+        said(machine, m.BookieInfoResponse(1, Status.UNAUTHORIZED))

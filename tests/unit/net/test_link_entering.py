@@ -31,7 +31,7 @@ from bk_core.protocol.wire.messages import (
     StartTlsResponse,
     Status,
 )
-from bk_core.security import BookieTls, Security
+from bk_core.security import BookieSasl, BookieTls, Security
 from tests.integration.secured_zookeeper import Authority
 
 PATIENCE_S = 20.0
@@ -324,3 +324,48 @@ def test_an_attempt_that_ended_meanwhile_takes_nothing_from_its_files() -> None:
         client.reactor.post(lambda: then(None, BookieTlsError("late")))
         client.close()
         assert client.entries.empty()
+
+
+def test_a_bookie_that_answers_without_an_end_holds_up_nobody_else() -> None:
+    """What it says means nothing, and there is always more of it. The reactor has other bookies to serve."""
+    answers = codec_v2.frame(codec_v3.encode_response(BookieInfoResponse(9_999, Status.UNAUTHORIZED))) * 1000
+
+    def serve(peer: socket.socket) -> None:
+        with suppress(ConnectionError):
+            while True:
+                peer.sendall(answers)
+
+    with listening(serve) as (address, _), closing(Client(address, Security(auth=BookieSasl("ann", "moss-3310")))) as client:
+        client.read()
+        assert client.answer() is Status.PROTOCOL_ERROR
+
+
+def test_files_that_nobody_reads_to_the_end_end_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that waits for ever for a secret: those who wait are told, and what it brings later is not for a later attempt."""
+    monkeypatch.setattr(connecting, "PREPARE_TIMEOUT_NS", S // 2)
+    waiting: queue.SimpleQueue[Callable[..., None]] = queue.SimpleQueue()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        with closing(Client(listener.getsockname(), None, lambda bookie, host, then: waiting.put(then))) as client:
+            client.read()
+            assert client.answer() is Status.NOT_ADMITTED
+            error = client.entries.get(timeout=PATIENCE_S)
+            assert type(error) is BookieSecurityError and "the files and secrets for bookie b were not read within 0.5 s" in str(error)
+            first = waiting.get(timeout=PATIENCE_S)
+            while waiting.empty():
+                client.read()
+                client.answer()
+            client.reactor.post(lambda: first(None, BookieTlsError("late")))
+            assert type(client.entries.get(timeout=PATIENCE_S)) is BookieSecurityError  # of the second attempt
+
+
+def test_a_certificate_whose_key_follows_a_moment_later_is_taken(world: World, tmp_path: Path) -> None:
+    """They are two files, and are replaced one after the other."""
+    certificate, key = tmp_path / "c.pem", tmp_path / "c.key"
+    new = world.ca.signed("new")
+    certificate.write_text(Path(new[0]).read_text())
+    key.write_text(Path(world.server[1]).read_text())
+    follows = threading.Timer(0.05, lambda: key.write_text(Path(new[1]).read_text()))
+    follows.start()
+    tls = BookieTls(world.ca.certificate, str(certificate), str(key))
+    assert prepare(Security(tls), "b", "127.0.0.1").context is not None
+    follows.join()
