@@ -46,6 +46,7 @@ def context_of(
     """
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
     made.minimum_version = _VERSIONS[minimum]
+    made.options |= ssl.OP_NO_RENEGOTIATION  # a handshake amid data, which Apache's bookies never ask for
     if not server:
         made.check_hostname = verify_host
     if ca is not None:

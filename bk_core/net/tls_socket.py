@@ -10,6 +10,8 @@ from typing import Any
 
 RECEIVE_BYTES = 256 << 10
 SEND_BYTES = 512 << 10  # encrypted at a time
+STEPS_MAX = 4096  # of one call, because others wait: a record is one, and what the network has at once is PULL_STEPS
+PULL_STEPS = 128  # records that carry nothing, such as tickets, may come without an end
 
 
 class TlsSocket:
@@ -29,7 +31,7 @@ class TlsSocket:
         *,
         server: bool = False,
     ) -> None:
-        """``again`` is called when a buffer was filled, because what is left may be decrypted already, and no selector knows of that.
+        """``again`` is called when not all was taken, because what is left may be decrypted already, and no selector knows of that.
         ``host`` is the one that the certificate must be for. Raises ValueError for one that can be in no certificate."""
         self._plain = plain
         self._again = again
@@ -86,14 +88,16 @@ class TlsSocket:
         if self._problem is not None:
             raise self._problem
         read: Any = self._tls.read  # into a view, which its types do not know
-        total, size, over = 0, len(view), False
+        total, size, over, steps = 0, len(view), False, 0
         try:
-            while total < size and not over:
+            while total < size and not over and steps < STEPS_MAX:
+                steps += 1
                 try:
                     count = read(size - total, view[total:])
                     total += count
                     over = not count
                 except ssl.SSLWantReadError:
+                    steps += PULL_STEPS
                     if not self._pull():
                         break
                 except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
@@ -103,7 +107,7 @@ class TlsSocket:
                 raise
             self._problem = error
             self._again()
-        if total == size or (over and total):
+        if total == size or (over and total) or steps >= STEPS_MAX:
             self._again()
         if total or over:
             return total

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import random
+import select
 import socket
 import ssl
+import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bk_core.net.tls_socket import TlsSocket
+from bk_core.net.tls_socket import PULL_STEPS, STEPS_MAX, TlsSocket
 from bk_core.tls_files import context_of
 from tests.integration.secured_zookeeper import Authority
 
@@ -160,3 +165,58 @@ def test_a_low_water_mark_is_not_set_because_it_counts_other_bytes(pair: Pair) -
 def test_a_host_that_is_in_no_certificate_is_refused(contexts: tuple[ssl.SSLContext, ssl.SSLContext], name: str, tmp_path: Path) -> None:
     with socket.socket() as plain, pytest.raises(ValueError):
         TlsSocket(plain, contexts[0], name, lambda: None)
+
+
+def test_nobody_begins_a_handshake_amid_data(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+    """With TLS 1.2 the other side could ask for one as often as it likes, and what is sent meanwhile would fail."""
+    assert all(one.options & ssl.OP_NO_RENEGOTIATION for one in contexts)
+
+
+def test_records_that_carry_nothing_hold_up_nobody(contexts: tuple[ssl.SSLContext, ssl.SSLContext], tmp_path: Path) -> None:
+    """A server may send tickets without an end. A call takes some of them, and asks for another turn."""
+    ca = Authority.made(tmp_path, "ca")
+    certificate, key = ca.signed("server", ["IP:127.0.0.1"])
+    generous = context_of("test", ca=None, cert=certificate, key=key, server=True, key_password=None, verify_host=True)
+    generous.num_tickets = 40_000  # some 10 MB
+    trusting = context_of("test", ca=ca.certificate, cert=None, key=None, key_password=None, verify_host=True)
+    turns: list[None] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as mine:
+
+        def serve() -> None:
+            peer, _ = listener.accept()
+            with suppress(OSError), generous.wrap_socket(peer, server_side=True) as secured:
+                secured.sendall(b"behind them")
+                secured.recv(1)
+
+        server = threading.Thread(target=serve)
+        server.start()
+        mine.setblocking(False)
+        client = TlsSocket(mine, trusting, "127.0.0.1", lambda: turns.append(None))
+        pulled = Pulled(mine)
+        client._plain = pulled
+        came = b""
+        deadline = time.monotonic() + 60
+        while not client.shake():
+            assert select.select([mine], [], [], 60)[0]
+        while came != b"behind them":
+            assert time.monotonic() < deadline
+            pulled.count = 0
+            came += received(client, 100)
+            assert pulled.count <= STEPS_MAX // PULL_STEPS + 1
+        client.close()
+        server.join(60)
+
+
+class Pulled:
+    """A socket over a fast network, on which more has always come, that counts how often it is asked for it."""
+
+    def __init__(self, inner: socket.socket) -> None:
+        self.inner, self.count = inner, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def recv_into(self, room: memoryview) -> int:
+        self.count += 1
+        select.select([self.inner], [], [], 1)
+        return self.inner.recv_into(room)
