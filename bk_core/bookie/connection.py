@@ -17,8 +17,10 @@ from bk_core.protocol.bookie.gate import Gate
 from bk_core.protocol.bookie.listing import EntryListing
 from bk_core.protocol.bookie.stream import RequestStream, Unit
 from bk_core.protocol.wire.connection import ReplyTo
+from bk_core.protocol.wire.frames import FRAME_BYTES_MAX
 
 RECEIVE_BYTES = 1 << 20  # of the buffer that all connections share
+GATE_FRAME_BYTES_MAX = 64 << 10  # of a peer that is not admitted yet
 OWN_BUFFER_BYTES = 64 << 10  # above this, an incomplete frame has its own buffer, twice the size of what has come
 
 _LENGTH = struct.Struct(">I")
@@ -36,7 +38,7 @@ class Tag:
 
 class Connection:
     __slots__ = (
-        *("events", "gate", "inbox", "known", "open", "outbox", "partial", "peer", "polls", "protocol"),
+        *("begun_at", "events", "gate", "inbox", "known", "open", "outbox", "partial", "peer", "polls", "protocol"),
         *("queued", "received_at", "sent_at", "shaking", "sock", "unsent_bytes", "waiting"),
     )
 
@@ -45,7 +47,7 @@ class Connection:
         self.gate = gate  # until this peer is admitted; None where everybody is
         self.shaking = False  # in the handshake of TLS
         self.peer = peer
-        self.protocol = RequestStream()
+        self.protocol = RequestStream() if gate is None else RequestStream(GATE_FRAME_BYTES_MAX)
         self.partial = bytearray()  # a frame whose rest has not come yet, ``known`` bytes of it; a large one with room for more
         self.known = 0
         self.inbox: deque[tuple[Unit | EntryListing, ReplyTo]] = deque()
@@ -56,7 +58,12 @@ class Connection:
         self.events = 0
         self.open = True
         self.queued = 0  # the bytes that the kernel had not sent when last asked
-        self.received_at = self.sent_at = time.monotonic()
+        self.begun_at = self.received_at = self.sent_at = time.monotonic()
+
+    def admit(self) -> None:
+        """Serve this peer from now on, and take frames of any size from it."""
+        self.gate = None
+        self.protocol.allow(FRAME_BYTES_MAX)
 
     def note_progress(self, now: float) -> None:
         """Note progress. Bytes that the kernel still sends count too, because with a slow peer it takes nothing from here for long."""
@@ -69,7 +76,8 @@ class Connection:
     def quiet(self, now: float, *, blocked: bool) -> Quiet:
         """Return the state for admission. ``blocked`` means that the bookie does not read from the connection at the moment."""
         waits = blocked or bool(self.inbox or self.polls or self.waiting)
-        return Quiet(now - self.received_at, now - self.sent_at, self.known > 0 and not blocked, bool(self.outbox), waits)
+        outside_s = 0.0 if self.gate is None else now - self.begun_at
+        return Quiet(now - self.received_at, now - self.sent_at, self.known > 0 and not blocked, bool(self.outbox), waits, outside_s)
 
 
 def rest_of_frame(buffer: bytearray, start: int, stop: int) -> bytearray:

@@ -51,7 +51,7 @@ def users_of(path: str) -> dict[str, str]:
     """Return the passwords in a file by user. Raises InvalidArgumentError that names file and line, and never what stands there."""
     try:
         with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
+            lines = file.read().split("\n")  # and at no other character, because a password may have it
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise InvalidArgumentError(f"the users in {path!r} cannot be read: {reason}") from None

@@ -396,7 +396,7 @@ class BookieServer:
         try:
             units, consumed = connection.protocol.units(buffer, size)
         except RemoteProtocolError as error:
-            return self._drop(connection, f"malformed input: {error}")
+            return self._drop(connection, f"malformed input{'' if connection.gate is None else ', before it was admitted'}: {error}")
         connection.known = size - consumed
         if consumed or buffer is self._receive_buffer:
             connection.partial = rest_of_frame(buffer, consumed, size)
@@ -454,7 +454,7 @@ class BookieServer:
         if found.answer is not None:
             self._answer(tag, found.answer)
         if found.then is Then.SERVE:
-            connection.gate = None
+            connection.admit()
         elif found.then is Then.BEGIN_TLS:
             self._begin_tls(connection)
         elif found.then is Then.CLOSE:
@@ -483,7 +483,7 @@ class BookieServer:
         if done:
             connection.shaking = False
             if connection.gate.secured():
-                connection.gate = None
+                connection.admit()
             self._more.add(connection)  # the first request may have come with the end of the handshake
         self._choose_events(connection)
 

@@ -13,7 +13,7 @@ _K = TypeVar("_K", bound=Hashable)
 class ConnectionLimits:
     """Limits in seconds, and the greatest numbers of connections, of long polls and of answers that wait for the disk.
 
-    ``stalled_s``     a connection ends after so long if no more of a frame comes, or none of the answers is taken
+    ``stalled_s``     a connection ends after so long if no more of a frame comes, if none of the answers is taken, or if it is not admitted
     ``idle_s``        a connection ends after so long if it asks nothing and waits for nothing
     ``spare_s``       a connection may be given up for a new one only after being idle for so long
     """
@@ -36,10 +36,14 @@ class Quiet:
     half_frame: bool  # a frame has begun and not ended, and the bookie would read more
     unsent: bool  # the peer has not taken all answers
     waits: bool  # requests are not answered yet, long polls among them
+    outside_s: float = 0.0  # the seconds for which the peer has been here without being admitted
 
 
 def overdue(quiet: Quiet, limits: ConnectionLimits) -> str | None:
-    """Return the reason to give the connection up, or None (BKE-5). A slow peer is never overdue, because each byte counts."""
+    """Return the reason to give the connection up, or None (BKE-5). A slow peer is never overdue, because each byte counts; one that is not
+    admitted has its time for that."""
+    if quiet.outside_s >= limits.stalled_s:
+        return f"it was not admitted within {limits.stalled_s:g} s"
     if quiet.unsent:
         return f"no answer was taken for {limits.stalled_s:g} s" if quiet.sent_s >= limits.stalled_s else None
     if quiet.half_frame:

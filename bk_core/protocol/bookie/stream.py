@@ -34,6 +34,10 @@ class RequestStream(ServerProtocol):
         super().__init__(frame_bytes_max)
         self._limit = frame_bytes_max
 
+    def allow(self, frame_bytes_max: int) -> None:
+        """Take frames of this size from now on."""
+        self._limit = frame_bytes_max
+
     def units(self, data: BytesLike, stop: int) -> tuple[list[tuple[Unit, ReplyTo]], int]:
         """Return (units of ``data[:stop]`` in order, bytes of whole frames in it). Nothing of ``data`` is kept. The errors are those of
         ``feed``."""

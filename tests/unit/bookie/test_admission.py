@@ -28,6 +28,8 @@ NEW = Quiet(0.0, 0.0, half_frame=False, unsent=False, waits=False)
         (replace(NEW, waits=True, received_s=1e6), None),  # a long poll
         (replace(NEW, received_s=3599.0), None),
         (replace(NEW, received_s=3600.0), "nothing was asked"),
+        (replace(NEW, outside_s=59.9), None),
+        (replace(NEW, outside_s=60.0, waits=True), "was not admitted within 60 s"),
     ],
 )
 def test_bke_5_what_ends_a_connection(quiet: Quiet, words: str | None) -> None:

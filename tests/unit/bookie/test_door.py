@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ import pytest
 
 import bk_core
 from bk_core import BookieSasl, BookieTls, Security
+from bk_core.bookie.connection import GATE_FRAME_BYTES_MAX
 from bk_core.bookie.door import Door, users_of
 from bk_core.bookie.embedded import BookieOptions, EmbeddedBookie
 from bk_core.bookie.replicas import ReplicaReader
 from bk_core.client.doctor.probe import probe_bookies
 from bk_core.errors import BookieAuthError, BookieSecurityError, BookieTlsError, InvalidArgumentError
 from bk_core.metadata import open_store
+from bk_core.protocol.bookie.admission import ConnectionLimits
 from bk_core.protocol.wire import codec_v2, codec_v3
 from bk_core.protocol.wire import messages as m
 from bk_core.protocol.wire.messages import Status
@@ -163,6 +166,38 @@ def test_nothing_is_served_to_who_just_connects(world: World, tmp_path: Path, ki
         assert raw(bookie, codec_v2.encode_request(m.AuthRequest(0, "other", b""))) == []
         (answer,) = raw(bookie, codec_v3.encode_request(m.AuthRequest(4, "other", b"")))
         assert codec_v3.decode_response(answer).status is Status.UNAUTHORIZED
+
+
+@pytest.mark.parametrize("kind", ["tls", "sasl"])
+def test_who_does_not_come_in_goes(world: World, tmp_path: Path, kind: str) -> None:
+    """BKE-5: each byte of a request gives a client that is admitted more time, but no stranger."""
+    options = BookieOptions(door=world.door(kind), limits=ConnectionLimits(stalled_s=1.0))
+    with EmbeddedBookie(tmp_path, "127.0.0.1", 0, None, options) as bookie:
+        with socket.create_connection((bookie.host, bookie.port), 30) as silent, socket.create_connection(silent.getpeername(), 30) as busy:
+            asked = codec_v2.frame(codec_v3.encode_request(m.BookieInfoRequest(1)))
+            busy.settimeout(0.2)
+            begun, answered = time.monotonic(), True
+            with suppress(ConnectionError):
+                while answered:
+                    assert time.monotonic() - begun < 30
+                    busy.sendall(asked)
+                    with suppress(TimeoutError):
+                        answered = bool(busy.recv(4096))
+            assert silent.recv(1) == b""
+
+
+@pytest.mark.parametrize("kind", ["tls", "sasl"])
+def test_a_stranger_has_no_large_frames(world: World, tmp_path: Path, kind: str) -> None:
+    with EmbeddedBookie(tmp_path, "127.0.0.1", 0, None, BookieOptions(door=world.door(kind))) as bookie:
+        with socket.create_connection((bookie.host, bookie.port), 30) as large:
+            large.sendall((GATE_FRAME_BYTES_MAX + 1).to_bytes(4, "big") + bytes(8))
+            assert large.recv(1) == b""
+
+
+def test_a_password_may_have_any_character_but_a_line_break(tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    path.write_text("ann:a\x0b:b\x85c\u2028d\nbob:x\r\n", newline="")
+    assert users_of(str(path)) == {"ann": "a\x0b:b\x85c\u2028d", "bob": "x"}
 
 
 def test_requests_behind_start_tls_end_the_connection(world: World, tmp_path: Path) -> None:
