@@ -14,7 +14,7 @@ import bk_core
 from bk_core import cli
 from bk_core.bookie.apache import ApacheBookie, java_command, resolve
 from bk_core.bookie.children import free_port
-from bk_core.bookie.local_cluster import EmbeddedBookieProcess
+from bk_core.bookie.embedded_process import EmbeddedBookieProcess
 from bk_core.bookie.zookeeper_process import ZooKeeperProcess, find_java
 from bk_core.errors import BookieUnavailableError, NotEnoughBookiesError, ZooKeeperProcessError
 from bk_core.metadata import open_store
