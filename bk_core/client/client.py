@@ -44,7 +44,7 @@ from bk_core.protocol.ledger.metadata import GWQ_MARK, BookieId, DigestName, Dig
 from bk_core.protocol.ledger.quorums import check_sizes
 from bk_core.protocol.ledger.read.options import ReadOptions
 from bk_core.protocol.ledger.recover.recovery import LedgerRecovery
-from bk_core.threads import is_ending, is_own, made_aside, mark_own, start_aside
+from bk_core.threads import SafeFuture, is_ending, is_own, made_aside, mark_own, start_aside, wait_done
 
 if TYPE_CHECKING:  # at run time when it is wanted: half of what this module costs to import, and Spark starts processes often
     from bk_core.client.doctor.examine import OnStep
@@ -139,6 +139,7 @@ class BookKeeper(LooksInside, StaysHere):
         self._shared.owner = weakref.ref(self)
         store.count_in(self._shared.counts.metadata)
         self._closed = False
+        self._going_on: SafeFuture[None] | None = None  # done when an interrupted close is
         end_with_process(self)
 
     @property
@@ -601,7 +602,8 @@ class BookKeeper(LooksInside, StaysHere):
         recover such a ledger (the next writer of its log does) before its last acknowledged entries can surely be read.
 
         The call does nothing while the interpreter is being taken down, nor in a forked child. If it comes on a thread of the client's own,
-        where Python may run a ``__del__``, another thread closes the client.
+        where Python may run a ``__del__``, another thread closes the client. So it does after an interrupt (Ctrl-C), and a later call waits
+        for it.
         """
         if self._closed or is_ending() or not self._home.is_here:
             return
@@ -609,7 +611,14 @@ class BookKeeper(LooksInside, StaysHere):
             with suppress(ClientClosedError):
                 self._shared.aside(self._close)
             return
-        self._close()
+        try:
+            if self._going_on is None or not wait_done(self._going_on, self.config.operation_timeout_s) or not self._closed:
+                self._close()
+        except Exception:
+            raise
+        except BaseException:
+            self._go_on_closing()
+            raise
 
     def _close(self) -> None:
         """The next call does what an interrupted one has left undone."""
@@ -618,11 +627,30 @@ class BookKeeper(LooksInside, StaysHere):
         self._closed = True
         forget(self)
 
+    def _go_on_closing(self) -> None:
+        """Have a thread do what an interrupt has left undone: whoever leaves a ``with`` block by Ctrl-C calls nothing more."""
+        if self._closed or (self._going_on is not None and not self._going_on.done()):
+            return
+        self._going_on = done = SafeFuture[None]()
+
+        def close() -> None:
+            mark_own()
+            try:
+                self._close()
+            except Exception as error:
+                log.warning("a client whose close was interrupted did not end well: %s", error)
+            finally:
+                done.set_result(None)
+
+        start_aside(close, "bookkeeper-closing")
+
     def __del__(self) -> None:
-        if getattr(self, "_closed", True) or is_ending() or self._shared.is_over or not self._home.is_here:
+        if getattr(self, "_closed", True) or is_ending() or self._shared.is_ended or not self._home.is_here:
             return
         with suppress(RuntimeError):  # at the very end of a process no more threads are started
             start_aside(partial(_end_dropped, self._shared, self._store), "bookkeeper-dropped")
+        if self._shared.is_over:
+            return  # its close was interrupted, and nothing could go on with it
         warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
 
     def __enter__(self) -> Self:

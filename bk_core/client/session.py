@@ -449,6 +449,11 @@ class Session:
     def is_over(self) -> bool:
         return self._over
 
+    @property
+    def is_ended(self) -> bool:
+        """True once the process ends, and the session with it."""
+        return self._ended
+
     def check(self) -> None:
         """Raise ForkedClientError in a forked child and ClientClosedError in a closed session. Every call of a user begins with this."""
         self.home.check()

@@ -11,6 +11,7 @@ import gc
 import sys
 import threading
 import time
+import warnings
 from array import array
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -250,6 +251,32 @@ def test_connecting_and_closing(uri: str) -> None:
             assert not any(thread.is_alive() for thread in bk._shared._metadata._threads)
 
     assert everywhere(call, after) > 50
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_an_interrupted_close_goes_on(uri: str, dropped: bool) -> None:
+    """Nobody calls ``close`` again who left a ``with`` block by Ctrl-C. A client whose close did not begin ends when it is dropped."""
+    clients: list[bk_core.BookKeeper] = []
+
+    def call(point: int) -> None:
+        clients[-1].close()
+
+    def after(point: int) -> None:
+        bk = clients.pop()
+        session, threads = bk._shared, (bk._shared.reactor._thread, *bk._shared._metadata._threads)
+        if dropped or not session._closed:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ResourceWarning)
+                del bk
+        for thread in threads:
+            thread.join(30)
+            assert not thread.is_alive(), (point, thread.name)
+        clients.append(bk_core.connect(uri))
+
+    clients.append(bk_core.connect(uri))
+    points = everywhere(call, after)
+    clients.pop().close()
+    assert points > 20
 
 
 # --- logs ---------------------------------------------------------------------------------------------------------------
