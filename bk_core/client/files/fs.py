@@ -409,12 +409,15 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
     @_naming
     def mv(self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any) -> None:
         """Move a file or directory in one step, over a file that is there, and into a directory that is there. Several are moved one by
-        one."""
-        sources = self.expand_path(path1)
+        one. Of two lists each path goes to the one at its place in the other list, as in fsspec's ``copy``: nothing is a pattern there."""
+        paired = isinstance(path1, list) and isinstance(path2, list)
+        sources = self._strip_protocol(path1) if paired else self.expand_path(path1)
         into = not isinstance(path2, str) or path2.endswith("/") or self.isdir(path2)
         if len(sources) > 1 and not into:
             raise PathNotDirectoryError(f"{path2!r} is no directory, so that {len(sources)} files cannot be moved into it", path=path2)
         targets = path2 if isinstance(path2, list) else [path2] * len(sources)
+        if len(targets) != len(sources):
+            raise InvalidArgumentError(f"{len(sources)} files cannot be moved to {len(targets)} paths: give as many; nothing was moved")
         for source, target in zip(sources, targets, strict=True):
             place = self._strip_protocol(target)
             below = isinstance(path2, str) and into

@@ -104,6 +104,16 @@ def test_what_is_not_there_or_of_another_kind(fs: BookKeeperFileSystem) -> None:
     assert fs.cat("/d/f") == b"x"
 
 
+def test_of_two_lists_each_file_goes_to_its_own_place(fs: BookKeeperFileSystem) -> None:
+    fs.pipe({"/a": b"a", "/b": b"b", "/x[1]": b"x"})
+    with pytest.raises(InvalidArgumentError, match="2 files cannot be moved to 1 paths"):
+        fs.mv(["/b", "/a"], ["/c"])
+    fs.mv(["/b", f"bk://{fs.store}/a", "/x[1]"], ["/to b", "/to a", "/to x"])
+    assert {path: fs.cat(path) for path in fs.find("/")} == {"/to a": b"a", "/to b": b"b", "/to x": b"x"}
+    fs.mv(["/to a", "/to b"], ["/to b", "/to a"])  # one after the other
+    assert {path: fs.cat(path) for path in fs.find("/")} == {"/to a": b"a", "/to x": b"x"}
+
+
 def test_files_are_moved_copied_and_deleted(fs: BookKeeperFileSystem, tmp_path: Path) -> None:
     fs.pipe({"/a/1": b"1", "/a/2": b"2", "/a/b/3": b"3"})
     fs.mv("/a/1", "/a/2")
