@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from bk_core.client.guards import check_password
 from bk_core.client.identity import recover_own
-from bk_core.client.log.history import update_ledger_list
+from bk_core.client.log.history import history_of, update_ledger_list
 from bk_core.client.log.intents import create_intended, forget_intent
 from bk_core.client.log.janitor import check_listable
 from bk_core.client.log.list_store import LogClient, read_ledger_list, store_now_ms
@@ -41,6 +41,7 @@ from bk_core.errors import (
 from bk_core.protocol.log.ledger_list import LedgerList, SegmentRange
 from bk_core.protocol.log.names import check_not_of_files
 from bk_core.protocol.log.position import Position
+from bk_core.protocol.log.view import LogView
 from bk_spark.arrow.schemas import check_fits, check_named_once, given_schema, log_schema, stored_text
 from bk_spark.entries.columns import RAW_COLUMNS
 from bk_spark.entries.packing import PackedEntries, conform, pack_arrow, pack_raw
@@ -325,6 +326,7 @@ class _Commit:
         self._ended = ended
         self._at_ms = 0
         self._first = 0
+        self._tried: set[int] = set()  # where earlier attempts would have put the first segment
 
     def publish(self, ledgers: _Ledgers) -> WrittenRows:
         try:
@@ -354,14 +356,26 @@ class _Commit:
                 f"log {self._name!r} was deleted and created again during the write; nothing was published", log=self._name
             )
         check_password(self._client, self._name, listed, self._password)
-        if self._ranges and (first := _place_of(listed, self._ranges)) is not None:
+        if self._ranges and (first := self._place_in(listed)) is not None:
             self._first = first  # our own change came through, and its answer was lost
             return listed
         _check_live(self._name, listed, self._ended)
         changed = self._with_schema(self._closed(listed) if self._ranges else listed)
         check_listable(self._client, self._name, listed.log_id, sorted({r.ledger_id for r in self._ranges}))
         self._first = changed.next_seq
+        self._tried.add(self._first)
         return changed.append_segments(tuple(self._ranges), self._at_ms, schema=self._text or None)
+
+    def _place_in(self, listed: LedgerList) -> int | None:
+        """Return the number of the first segment of our own if the list has it. Commits of others may have moved it into the history since
+        an attempt whose answer was lost."""
+        first, view = self._ranges[0], LogView(listed, history_of(self._client, self._name, listed.log_id))
+        for seq in self._tried:
+            if listed.trimmed_seq <= seq < listed.next_seq:
+                there = view.segment(seq)
+                if (there.ledger_id, there.first_entry_id) == (first.ledger_id, first.first_entry_id):
+                    return seq
+        return None
 
     def _closed(self, listed: LedgerList) -> LedgerList:
         """End the live segments, whose writers are gone or to be ended, and list what they hold."""
@@ -387,9 +401,3 @@ class _Commit:
                 log=self._name,
             )
         return listed.set_schema(self._text)
-
-
-def _place_of(listed: LedgerList, ranges: Sequence[SegmentRange]) -> int | None:
-    """Return the number of the first segment of ``ranges``, if the tail of the list has it."""
-    first = ranges[0]
-    return next((s.seq for s in listed.segments if (s.ledger_id, s.first_entry_id) == (first.ledger_id, first.first_entry_id)), None)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import bk_core
-from bk_core.client.log.history import read_log
+from bk_core.client.log.history import read_log, seal_log
 from bk_core.client.log.intents import intents_of
 from bk_core.client.log.janitor import gc_log
 from bk_core.errors import (
@@ -25,6 +25,7 @@ from bk_core.errors import (
     LogEntryError,
     LogSchemaError,
     LogWriterAliveError,
+    MetadataOutcomeUnknownError,
     MetadataUnavailableError,
     MissingPackageError,
     NoSuchLogError,
@@ -32,6 +33,7 @@ from bk_core.errors import (
     WrongPasswordError,
 )
 from bk_core.protocol.log.position import Position
+from bk_core.protocol.log.sealing import SealLimits
 from bk_spark.arrow import writing
 from bk_spark.entries import packing
 from bk_spark.entries.columns import RAW_COLUMNS
@@ -555,6 +557,24 @@ def test_a_commit_whose_answer_was_lost_is_made_once(world: World, client: Clien
     written = log.write(ids(1))
     assert read(log) == [1] and written.first == Position(0)
     assert intents_of(client, "flights") == {}
+
+
+def test_a_commit_whose_answer_was_lost_is_found_in_the_history(world: World, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others commit so often before it is looked for that its segment is not in the tail of the list any more."""
+    log, write = client.create_log("flights", schema="id BIGINT"), world.store.write
+
+    def lost(path: str, data: bytes, version: int) -> int:
+        write(path, data, version)
+        monkeypatch.setattr(world.store, "write", write)
+        for one in (2, 3, 4, 5):
+            log.write(ids(one))
+        assert seal_log(client, "flights", limits=SealLimits(tail_max=3, chunk=1, fan_out=2))
+        assert read_log(client, "flights").listed.tail_seq > 0
+        raise MetadataOutcomeUnknownError("the answer was lost")
+
+    monkeypatch.setattr(world.store, "write", lost)
+    written = log.write(ids(1))
+    assert read(log) == [1, 2, 3, 4, 5] and written.first == Position(0)
 
 
 def test_a_commit_of_unknown_fate_deletes_nothing(world: World, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
