@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -15,11 +15,22 @@ def fact_batches(columns: Mapping[str, str], together: Iterable[Sequence[Mapping
     """Return a reader of rows. ``columns`` are names with types as DDL; ``together`` yields some rows at a time, each by these names."""
     schema = columns_of_ddl(", ".join(f"{name} {kind}" for name, kind in columns.items()))
 
-    def batches() -> Iterator[pa.RecordBatch]:
-        for rows in together:
-            yield pa.RecordBatch.from_pylist(list(rows), schema=schema)
+    return pa.RecordBatchReader.from_batches(schema, (fact_batch(rows, schema) for rows in together))
 
-    return pa.RecordBatchReader.from_batches(schema, batches())
+
+def fact_batch(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows as a record batch. A number that its column cannot hold is null: the metadata of one damaged ledger may give one, and
+    must not keep the rows of all others from being read."""
+    try:
+        return pa.RecordBatch.from_pylist(list(rows), schema=schema)
+    except (OverflowError, pa.ArrowInvalid):
+        bits = {field.name: field.type.bit_width for field in schema if pa.types.is_signed_integer(field.type)}
+        held = [{name: _held(value, bits.get(name, 0)) for name, value in row.items()} for row in rows]
+        return pa.RecordBatch.from_pylist(held, schema=schema)
+
+
+def _held(value: Any, bits: int) -> Any:
+    return None if bits and isinstance(value, int) and not -(1 << bits - 1) <= value < 1 << bits - 1 else value
 
 
 def facts_to_pandas(reader: pa.RecordBatchReader) -> Any:

@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from bk_core.errors import InvalidArgumentError
+from bk_spark.arrow.facts import fact_batch
 from bk_spark.clients import client_for
 from bk_spark.options import scopes
 from bk_spark.options.table import Options, refuse_others
@@ -83,7 +84,7 @@ class MetadataReader(DataSourceReader):
         client = client_for(self._options.uri, self._options.protocol)
         rows = self._table.rows(client, self._options, partition.unit, frozenset(self._columns))
         while some := [{name: row.get(name) for name in self._columns} for row in islice(rows, ROWS_AT_ONCE)]:
-            yield pa.RecordBatch.from_pylist(some, schema=self._schema)
+            yield fact_batch(some, self._schema)
 
 
 class PushdownMetadataReader(MetadataReader):

@@ -177,6 +177,15 @@ def test_other_libraries_get_the_same_rows(client: BookKeeper) -> None:
     assert polars.DataFrame(table)["ledgerId"].to_list() == list(range(8))
 
 
+def test_the_ledgers_are_told_beside_one_whose_numbers_no_column_holds(client: BookKeeper, store: CountingStore) -> None:
+    damaged = LedgerMetadata(3, 3, 2, LedgerState.CLOSED, (Fragment(0, (A, B, C)),), 2**62, 10)
+    store.create_ledger(500, metadata_codec.encode(damaged))
+    frame = client.ledgers(first_id=299).to_pandas()
+    assert frame["ledgerId"].tolist() == [299, 500] and frame["lastEntryId"].tolist() == [298, 2**62]
+    assert frame["storedBytes"].isna().tolist() == [False, True]
+    assert client.ledgers(first_id=299).copies().to_arrow()["entries"].to_pylist()[-1] == 2**62 + 1
+
+
 def test_copies_add_up_to_what_is_stored(client: BookKeeper) -> None:
     rows = client.ledgers(ids=[7, 299, 9]).copies().to_pylist()
     of_7 = [row for row in rows if row["ledgerId"] == 7]
