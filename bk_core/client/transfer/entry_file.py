@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 from bk_core.errors import ExportFormatError
 from bk_core.protocol import BytesLike
+from bk_core.protocol.log.stored_json import loads
 
 MAGIC = b"BKENTRY\x01"
 FORMAT = 1
@@ -98,7 +99,13 @@ class EntryFile:
         text = self._bytes(size)
         if zlib.crc32(text) != self._number(_U32)[0]:
             raise self._wrong("is damaged: the checksum of its header is wrong")
-        self.header: dict[str, Any] = json.loads(text)
+        try:
+            header = loads(text)
+        except ValueError as error:
+            raise self._wrong(f"is damaged: its header is no JSON: {error}") from None
+        if not isinstance(header, dict):
+            raise self._wrong("is damaged: its header is no object of JSON")
+        self.header: dict[str, Any] = header
         if self.header.get("format") != FORMAT:
             raise self._wrong(f"has format {self.header.get('format')!r}, and this program reads format {FORMAT}")
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from bk_core.arguments import check_reached
 from bk_core.client.log.live_writers import WRITER
+from bk_core.client.operations import wait
 from bk_core.client.repair.report import OnProgress, Progress
 from bk_core.client.transfer.entry_file import Entries, EntryFile, EntryWriter, entries_of
 from bk_core.client.transfer.new_file import check_ending, check_free, new_file, old_file
@@ -141,9 +142,15 @@ def import_ledger(client: BookKeeper, path: Path, settings: NewLedger, *, on_pro
         file = EntryFile(source, str(path))
         if file.header.get("what") != "ledger":
             raise ExportFormatError(f"{path} holds the entries of a log: `bk log import` takes it", path=str(path))
-        total = max(0, int(file.header["lastEntryId"]) - int(file.header["firstEntryId"]) + 1)
-        custom = {key: base64.b64decode(value) for key, value in file.header["custom"].items()}
-        return _written(client, file.runs(), file.header, custom, f"file {path.name}", settings, total, on_progress)
+        try:
+            total = max(0, int(file.header["lastEntryId"]) - int(file.header["firstEntryId"]) + 1)
+            custom = {key: base64.b64decode(value) for key, value in file.header["custom"].items()}
+            sizes = {name: int(file.header[name]) for name in ("ensembleSize", "writeQuorumSize", "ackQuorumSize")}
+            header = {**sizes, "digestType": DigestType[str(file.header["digestType"])].name}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            told = f"{path} has a header that no `bk ledger export` writes: {type(error).__name__}: {error}"
+            raise ExportFormatError(told, path=str(path)) from None
+        return _written(client, file.runs(), header, custom, f"file {path.name}", settings, total, on_progress)
 
 
 def copy_ledger(
@@ -194,7 +201,7 @@ def _written(
     )
     try:
         sent = Fingerprint()
-        for run in _appended(handle, runs):
+        for run in _appended(client, handle, runs):
             sent.add(run)
             _say(on_progress, handle.ledger_id, "import", sent.entries, total, sent.bytes)
         handle.close()
@@ -208,8 +215,10 @@ def _written(
     return Transfer(handle.ledger_id, sent.entries, sent.bytes, time.monotonic() - began)
 
 
-def _appended(handle: Any, runs: Iterable[Entries]) -> Iterator[Entries]:
-    """Append runs, some at a time, and yield each as it is sent. All are acknowledged at the end."""
+def _appended(client: BookKeeper, handle: Any, runs: Iterable[Entries]) -> Iterator[Entries]:
+    """Append runs, some at a time, and yield each as it is sent. All are acknowledged at the end. Each acknowledgement is waited for up to
+    the client's ``operation_timeout_s``, because with the metadata store away a ledger may give none."""
+    timeout_s, what = client.config.operation_timeout_s, f"appending to the new ledger {handle.ledger_id}"
     waiting: deque[tuple[Future[int], int]] = deque()
     size = 0
     for run in runs:
@@ -218,10 +227,10 @@ def _appended(handle: Any, runs: Iterable[Entries]) -> Iterator[Entries]:
         yield run
         while waiting and (size > IN_FLIGHT_BYTES or waiting[0][0].done()):
             future, done = waiting.popleft()
-            future.result()
+            wait(future, timeout_s, what)
             size -= done
     for future, _ in waiting:
-        future.result()
+        wait(future, timeout_s, what)
 
 
 def verify(client: BookKeeper, ledger_id: int, password: bytes, sent: Fingerprint, on_progress: OnProgress | None) -> None:

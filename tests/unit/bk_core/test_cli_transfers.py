@@ -9,7 +9,9 @@ import os
 import struct
 import zlib
 from array import array
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -19,8 +21,9 @@ from pyarrow import parquet
 import bk_core
 from bk_core.client.transfer import entry_file, ledgers, logs, new_file
 from bk_core.client.transfer.entry_file import Entries, EntryFile, EntryWriter, entries_of
-from bk_core.errors import CopyMismatchError, ExportFileError, ExportFormatError, NoSuchLogError
+from bk_core.errors import CopyMismatchError, ExportFileError, ExportFormatError, NoSuchLogError, OperationTimeoutError
 from bk_core.protocol.ledger.metadata import DigestType
+from bk_core.threads import SafeFuture
 from tests.unit.bk_core.conftest import Bk
 
 PAYLOADS = [b"", b"one", b"\0\xff" * 500, "\u2028 text".encode(), *(b"entry %d" % n for n in range(300))]
@@ -83,6 +86,12 @@ def test_what_is_cut_off_or_damaged_anywhere_is_refused() -> None:
             read(data[:place] + bytes([data[place] ^ 0x11]) + data[place + 1 :])
     with pytest.raises(ExportFormatError, match="behind its end"):
         read(data + b"x")
+
+
+@pytest.mark.parametrize("header", [b"", b"{", b"[]", b"7", b"\xff", b"[" * 100_000, b'{"format":1e999}', b'{"format":2}'])
+def test_a_header_that_nobody_writes_is_refused(header: bytes) -> None:
+    with pytest.raises(ExportFormatError, match="^.BK-EXPORT-FORMAT. it (is damaged: its header|has format)"):
+        read(entry_file.MAGIC + struct.pack(">I", len(header)) + header + struct.pack(">I", zlib.crc32(header)))
 
 
 def test_a_file_without_one_of_its_blocks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,12 +217,31 @@ def test_an_import_that_fails_leaves_no_ledger(tmp_path: Path, bk: Bk, client: b
         (tmp_path / name).write_bytes(content)
         bk("import", tmp_path / name, group="ledger", status=1)
         assert f"error: [BK-EXPORT-FORMAT] {tmp_path / name} " in bk.err
+    (tmp_path / "bare").write_bytes(file_of([b"a"]))
+    bk("import", tmp_path / "bare", group="ledger", status=1)
+    assert "has a header that no `bk ledger export` writes: KeyError: 'lastEntryId'" in bk.err
     bk("import", tmp_path / "missing", group="ledger", status=1)
     assert "cannot be read: No such file" in bk.err
     monkeypatch.setattr(ledgers.Fingerprint, "__eq__", lambda self, other: False)
     with pytest.raises(CopyMismatchError):
         ledgers.import_ledger(client, path, ledgers.NewLedger())
     assert list(client.list_ledgers()) == before
+
+
+@pytest.mark.parametrize("answered", [0, 40])
+def test_an_acknowledgement_that_does_not_come_is_waited_for_no_longer_than_any(client: bk_core.BookKeeper, answered: int) -> None:
+    """With the metadata store away a ledger whose bookie failed gives none."""
+
+    class Silent:
+        ledger_id = 7
+
+        def append_run_future(self, *_: object) -> SafeFuture[int]:
+            return SafeFuture()
+
+    impatient = SimpleNamespace(config=replace(client.config, operation_timeout_s=0.05))
+    runs = [entries_of(n, b"x" * (1 << 20), array("q", [0, 1 << 20])) for n in range(answered or 1)]
+    with pytest.raises(OperationTimeoutError, match="appending to the new ledger 7 did not finish within 0.05 s"):
+        list(ledgers._appended(impatient, Silent(), runs))  # type: ignore[arg-type]
 
 
 # --- logs ----------------------------------------------------------------------------------------------------------------
