@@ -26,7 +26,7 @@ from bk_core.client.ledger.entering import (
 )
 from bk_core.client.ledger.read_handle import ReadHandle as Reading
 from bk_core.client.ledger.read_stream import RunStream
-from bk_core.client.ledger.streams import check_range, end_stream, range_stream, tail_stream
+from bk_core.client.ledger.streams import check_range, check_tail, end_stream, range_stream, tail_stream
 from bk_core.client.ledger.write_handle import WriteHandle as Writing
 from bk_core.client.payloads import Buffer
 from bk_core.errors import BkError, ClientClosedError, ConcurrentIterationError, OperationTimeoutError
@@ -300,6 +300,7 @@ class ReadHandle(StaysHere):
         """Iterate over the entries from ``first`` on as they are confirmed, until the ledger is CLOSED and all were given, or the handle or
         its client is closed. With ``timeout_s`` it ends after so many seconds without an entry, too; ``is_closed`` says if the ledger is
         at its end. See ``bk_core.ReadHandle.tail``, which raises ClientClosedError where this ends."""
+        check_tail(self._handle, first)
         what = f"a tail of ledger {self.ledger_id}"
         return LedgerIteration(self, lambda: tail_stream(self._handle, first, deliver=True), timeout_s, what, follows=True)
 

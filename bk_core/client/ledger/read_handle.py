@@ -244,8 +244,7 @@ class ReadHandle(StaysHere):
         (ask ``is_closed``). Raises InvalidArgumentError if the ledger is CLOSED and ``first`` is not even its next entry; the errors of
         reading an entry (RD-6); NoSuchLedgerError when the ledger is deleted; ClientClosedError when the handle is closed meanwhile.
         """
-        if self.is_closed and first > self.last_add_confirmed + 1:
-            self._view.check_bound(first, first)
+        self._check_tail(first)
         stream = self._tail(first, deliver=True)
         try:
             stream.start()
@@ -255,6 +254,10 @@ class ReadHandle(StaysHere):
             return
         finally:
             self._end(stream)
+
+    def _check_tail(self, first: int) -> None:
+        if self.is_closed and first > self.last_add_confirmed + 1:
+            self._view.check_bound(first, first)
 
     @holds_lock
     def _tail(self, first: int, *, deliver: bool) -> RunStream:

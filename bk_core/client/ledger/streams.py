@@ -12,6 +12,11 @@ def check_range(handle: ReadHandle, first: int, last: int, unchecked_bound: bool
     handle._check_range(first, last, unchecked_bound)
 
 
+def check_tail(handle: ReadHandle, first: int) -> None:
+    """Raise InvalidArgumentError for a first entry that ``ReadHandle.tail`` refuses, because the ledger is CLOSED below it."""
+    handle._check_tail(first)
+
+
 def range_stream(handle: ReadHandle, first: int, last: int, *, unconfirmed: bool = False) -> RunStream:
     """Return a stream of the entries first..last, which ends with None. ``start`` it, and give it to ``end_stream``."""
     handle._session.check()

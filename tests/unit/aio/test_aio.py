@@ -145,6 +145,9 @@ def test_ledgers_are_opened_followed_recovered_and_deleted(uri: str) -> None:
                 assert [n async for part in reader.read_runs(3, 4) for n in part.payloads()] == [b"3", b"4"]
                 with pytest.raises(InvalidArgumentError):
                     reader.read_runs(0, 9)
+                with pytest.raises(InvalidArgumentError, match="entry 10 lies beyond the last entry 8"):
+                    reader.tail(10)  # as the synchronous client says it, and no quiet end
+                assert [part async for part in reader.tail(9)] == []
             lost = await client.create_ledger()
             await lost.append(b"x")
             lost.abandon()
