@@ -69,8 +69,16 @@ class Check:
     def _shown(self, value: Any) -> str:
         if self.secret or not isinstance(value, str | bytes | int | float | None):
             return "None" if value is None else f"of type {type(value).__name__}"
-        text = repr(value)
-        return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]} ..."
+        return brief(value)
+
+
+def brief(value: Any) -> str:
+    """Return the ``repr`` of a wrong value for a message, which must not become as long as the value is."""
+    try:
+        text = repr(value[: _SHOWN_MAX + 1] if isinstance(value, str | bytes) else value)
+    except ValueError:  # Python makes no text of a number with thousands of digits
+        return "a number with thousands of digits"
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]} ..."
 
 
 def _bound(bound: float) -> str:
@@ -269,12 +277,14 @@ def seconds(name: str, value: Duration) -> float:
     """The seconds of a length of time. ArgumentTypeError for what is none, InvalidArgumentError for one below 0 or above 31 years."""
     length = _length(name, value)
     SECONDS(name, length)
-    return length
+    return float(length)
 
 
 def _length(name: str, value: Duration) -> float:
     DURATION(name, value)
-    return float(value) if isinstance(value, SupportsFloat) else value.total_seconds()
+    if not isinstance(value, SupportsFloat):
+        return value.total_seconds()
+    return int(value) if _is_whole(value) else float(value)  # a whole number may be too large for a float
 
 
 def milliseconds(name: str, value: Duration) -> int:
@@ -286,8 +296,13 @@ def kept_milliseconds(name: str, value: Duration) -> int:
     """``milliseconds`` of the time for which something is kept, which is at least one."""
     length = _length(name, value)
     if not MILLISECOND <= length <= SECONDS_MAX:
-        raise InvalidArgumentError(f"{name} must be at least a millisecond and at most 31 years, or None to keep everything, not {value}")
+        wanted = "at least a millisecond and at most 31 years, or None to keep everything"
+        raise InvalidArgumentError(f"{name} must be {wanted}, not {_told(value)}")
     return int(length * 1000)
+
+
+def _told(value: Duration) -> str:
+    return str(value) if hasattr(value, "total_seconds") else brief(value)
 
 
 def check_reached(ledger_id: int, first: int, end: int) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 from rich.progress import TextColumn
 
+from bk_core.arguments import brief
 from bk_core.cli.log_rows import followed, last_rows, read_rows, say_rows
 from bk_core.cli.output import RateColumn, cluster_options, connected, password_option, progress_bar, say_json
 from bk_core.cli.unread import ended_unread
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 1 << 18
 _LINE_BYTES_MAX = 64 << 20
+_DIGITS_MAX = 19  # of a segment or an entry
 _RUNS_MAX = 64  # on their way at a time
 
 
@@ -216,8 +218,8 @@ def _position(view: LogView, text: str, client: BookKeeper, password: bytes) -> 
     if text == "end":
         return _last_entries(client, view, 0, password)
     seq, colon, entry = text.partition(":")
-    if not seq.isdecimal() or (colon and not entry.isdecimal()):
-        raise click.BadParameter(f"{text!r} is neither SEQ, SEQ:ENTRY, first nor end", param_hint="--from")
+    if not all(part.isdecimal() and len(part) <= _DIGITS_MAX for part in ((seq, entry) if colon else (seq,))):
+        raise click.BadParameter(f"{brief(text)} is neither SEQ, SEQ:ENTRY, first nor end", param_hint="--from")
     wanted, end = Position(int(seq), int(entry or 0)), _last_entries(client, view, 0, password)
     if (wanted.seq, wanted.entry) > (end.seq, end.entry):
         raise click.BadParameter(f"{text} lies beyond the end of the log, which is {end.seq}:{end.entry} now", param_hint="--from")

@@ -6,6 +6,7 @@ import re
 
 import click
 
+from bk_core.arguments import brief
 from bk_core.display.words import DURATIONS_MS, POWERS
 
 _NEVER = ("none", "never", "forever")
@@ -24,9 +25,12 @@ class _Amount(click.ParamType[int]):
             return value
         if self._optional and str(value).lower() in _NEVER:
             return -1
-        amount = self._parsed(str(value).strip())
+        try:
+            amount = self._parsed(str(value).strip())
+        except OverflowError:
+            self.fail(f"{brief(value)} is too large a {self.name}", param, ctx)
         if amount is None:
-            self.fail(f"{value!r} is no {self.name} such as {self.examples}" + (", or none" if self._optional else ""), param, ctx)
+            self.fail(f"{brief(value)} is no {self.name} such as {self.examples}" + (", or none" if self._optional else ""), param, ctx)
         return amount
 
     def _parsed(self, text: str) -> int | None:

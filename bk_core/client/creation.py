@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
+from bk_core.arguments import brief
 from bk_core.client.repeating import given_up
 from bk_core.client.session import Session
 from bk_core.errors import (
@@ -107,6 +108,8 @@ def custom_metadata(given: Mapping[str, bytes]) -> dict[str, bytes]:
     for key, value in given.items():
         if not isinstance(key, str) or not isinstance(value, bytes):
             raise ArgumentTypeError(f"custom must map text to bytes, not {key!r} to {type(value).__name__}")
+        if not key.isascii() and any("\ud800" <= letter <= "\udfff" for letter in key):
+            raise InvalidArgumentError(f"custom metadata {brief(key)} has a lone surrogate, which UTF-8 cannot hold")
         if key in (GWQ_MARK, GWQ_SEAL):
             raise InvalidArgumentError(f"custom metadata {key!r} is what guaranteed_write_quorum=True writes; use that")
     return dict(given)

@@ -11,6 +11,7 @@ from bk_core.metadata.access import AUTH_OPTIONS, TLS_OPTIONS
 from bk_core.security import URI_OPTIONS as OF_BOOKIES
 
 SESSION_TIMEOUT_MS = 10_000
+_DIGITS_MAX = 20
 _OF_ALL = ("chroot", "log_root", "session_timeout_ms")
 _LAYOUTS = {"": None, "null": None, "hierarchical": "hierarchical", "longhierarchical": "longhierarchical", "flat": "flat"}
 _KNOWN = {"zk": "zk, zk+tls, zk+<layout>", "etcd": "etcd, etcd+tls, etcd+<layout>"}
@@ -34,8 +35,8 @@ class StoreUri:
     def session_timeout_s(self) -> float:
         """The timeout of the session in seconds. Raises InvalidArgumentError for a text that is none."""
         session = self.options.get("session_timeout_ms", str(SESSION_TIMEOUT_MS))
-        if not session.isdecimal() or not 0 < int(session) < 2**31:
-            raise InvalidArgumentError(f"session_timeout_ms {session!r} is not a number of milliseconds")
+        if not (session.isdecimal() and len(session) <= _DIGITS_MAX and 0 < int(session) < 2**31):
+            raise InvalidArgumentError(f"session_timeout_ms {session[: _DIGITS_MAX + 1]!r} is not a number of milliseconds")
         return int(session) / 1000
 
 
@@ -64,7 +65,11 @@ def parse(uri: str) -> StoreUri:
 
 
 def _of_servers(uri: str, driver: str, rest: str, by_tls: bool, layout: str | None) -> StoreUri:
-    parts = urlsplit(f"//{rest}")
+    try:
+        parts = urlsplit(f"//{rest}")
+    except ValueError:  # brackets without an address of IPv6 in them, or characters that no host has
+        wanted = f"{driver}://host:port/ledgers, with [::1]:port for IPv6"
+        raise InvalidArgumentError(f"the hosts of {shown(uri)!r} cannot be read: {wanted}") from None
     if "@" in parts.netloc:  # it is not shown, because it may hold a password
         raise InvalidArgumentError(f"a URI has no user before its hosts: write {driver}://host:port/ledgers?user=NAME&password_file=PATH")
     hosts = parts.netloc.replace(";", ",").strip(",")
@@ -84,6 +89,8 @@ def _of_servers(uri: str, driver: str, rest: str, by_tls: bool, layout: str | No
             raise InvalidArgumentError(
                 f"a URI never holds a password, as it does in {name.partition('=')[0]!r}: name a file, password_file=PATH"
             )
+        if not unknown:  # it is not shown, because it may be the end of a password
+            raise InvalidArgumentError(f"{shown(uri)!r} has a '#', behind which nothing may stand: write %23 for one in an option")
         raise InvalidArgumentError(f"{shown(uri)!r} has an unknown option {name!r}; there are {', '.join(known)}")
     return StoreUri(driver, hosts, parts.path, by_tls, layout, found, shown(uri))
 

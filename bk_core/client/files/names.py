@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bk_core.arguments import brief
 from bk_core.client.log.list_store import log_path
 from bk_core.errors import ArgumentTypeError, FileStoreFormatError, InvalidArgumentError, WrongPasswordError
 from bk_core.protocol.log.names import FILES_PREFIX
@@ -16,7 +17,7 @@ def store_log(name: str) -> str:
         log_path(f"{FILES_PREFIX}{name}")
     except InvalidArgumentError:
         allowed = "letters, digits, '.', '_', '-' (at most 194), starting with a letter or digit"
-        raise InvalidArgumentError(f"file store name {name!r}: use {allowed}") from None
+        raise InvalidArgumentError(f"file store name {brief(name)}: use {allowed}") from None
     return f"{FILES_PREFIX}{name}"
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from bk_core.arguments import brief
 from bk_core.client.counting import counts_of
 from bk_core.client.identity import of_this_cluster
 from bk_core.client.repeating import FIRST_PAUSE_S, back_off, compare_and_set, until_definite
@@ -83,7 +84,8 @@ def log_path(name: str) -> str:
     if not isinstance(name, str):
         raise ArgumentTypeError(f"the name of a log must be text, not of type {type(name).__name__}")
     if not _NAME.fullmatch(name):
-        raise InvalidArgumentError(f"log name {name!r}: use letters, digits, '.', '_', '-' (at most 200), starting with a letter or digit")
+        allowed = "letters, digits, '.', '_', '-' (at most 200), starting with a letter or digit"
+        raise InvalidArgumentError(f"log name {brief(name)}: use {allowed}")
     return f"logs/{name}"
 
 

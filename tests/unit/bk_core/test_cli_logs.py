@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 
 import bk_core
@@ -167,8 +168,9 @@ def test_lines_go_in_and_come_out(bk: Bk, client: bk_core.BookKeeper) -> None:
     assert len(bk.json("tail", "a")) == 5 and bk("tail", "a", "-n", "0") == "" == bk("tail", "a", "--from", "end")
     assert [(e["seq"], e["entry"]) for e in bk.json("tail", "a", "--from", "0:3")] == [(0, 3), (1, 0)]
     assert len(bk.json("tail", "a", "--from", "first")) == 5 and len(bk.json("tail", "a", "--from", "1")) == 1
-    bk("tail", "a", "--from", "yesterday", status=2)
-    assert "neither SEQ" in bk.err
+    for nowhere in ("yesterday", "9" * 5000, f"0:{'9' * 5000}"):
+        bk("tail", "a", "--from", nowhere, status=2)
+        assert "is neither SEQ, SEQ:ENTRY, first nor end" in bk.err and len(bk.err) < 1000
     assert bk("tail", "a", "--from", "1:1") == ""  # the end itself
     for beyond, what in (("1:2", "segment 1, whose last entry is 0"), ("3:1", "the log, which is 3:0 now"), ("9", "the log")):
         bk("tail", "a", "--from", beyond, status=2)
@@ -389,6 +391,13 @@ def test_what_is_neither(text: str) -> None:
         with pytest.raises(Exception, match=r"no duration|no size"):
             kind.convert(text, None, None)
     assert Duration(optional=True).convert("none", None, None) == -1 == Size(optional=True).convert("Never", None, None)
+
+
+def test_what_is_too_large_is_told_in_a_line() -> None:
+    for kind, unit in ((Duration(), "d"), (Size(), "GB")):
+        with pytest.raises(click.BadParameter, match="is too large a (duration|size)") as caught:
+            kind.convert("9" * 5000 + unit, None, None)
+        assert len(str(caught.value)) < 200
 
 
 @pytest.mark.parametrize(("ms", "text"), [(7 * 86_400_000, "7d"), (5_400_000, "90m"), (1500, "1500ms"), (0, "0d")])

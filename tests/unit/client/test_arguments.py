@@ -234,6 +234,21 @@ def test_a_wrong_kind_is_a_type_error_too(tree: Tree) -> None:
     assert isinstance(caught.value, ArgumentTypeError)
 
 
+def test_a_message_is_not_as_long_as_the_value(tree: Tree) -> None:
+    calls: list[Callable[[], Any]] = [
+        lambda: tree.client.open_ledger(10**5000),
+        lambda: tree.client.create_log("x" * 1_000_000),
+        lambda: FileStore.open(tree.client, "x" * 1_000_000),
+        lambda: tree.client.create_ledger(custom={"\ud800" + "x" * 1_000_000: b""}),
+    ]
+    before = tree.look()
+    for call in calls:
+        with pytest.raises(InvalidArgumentError) as caught:
+            call()
+        assert len(str(caught.value)) < 300
+    assert tree.look() == before
+
+
 def test_a_secret_is_never_shown(tree: Tree) -> None:
     open_ledger: Any = tree.client.open_ledger
     with pytest.raises(ArgumentTypeError, match=r"password must be bytes, not of type str; encode it: b'...'") as caught:

@@ -378,6 +378,19 @@ def test_a_length_of_time_of_the_wrong_kind_is_told_plainly(log: Log) -> None:
         log.trim(older_than="7d")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("value", [10**400, 10**5000, -(10**400)], ids=["long", "longer", "below"])
+def test_a_length_of_time_that_no_float_holds_is_refused_as_others_are(log: Log, value: int) -> None:
+    for call in (
+        lambda: log.trim(older_than=value),
+        lambda: log.gc(min_age=value),
+        lambda: log.set(retention=value),
+        lambda: log.writer(roll_max_time=value),
+    ):
+        with pytest.raises(InvalidArgumentError, match=r"(older_than|min_age|retention|roll_max_time) must be") as caught:
+            call()
+        assert len(str(caught.value)) < 300
+
+
 def test_a_reader_begins_where_entries_may_still_come(log: Log) -> None:
     assert read(log, start=Position(2)) == [] and read(log, start=Position(0, 6)) == ROWS[6:]
     with log.writer() as writer:

@@ -38,6 +38,11 @@ def test_hosts_get_their_ports() -> None:
         ("zk://h/l?password=hunter2", "never holds a password"),
         ("zk://h/l#password=hunter2", "never holds a password"),
         ("zk://h/l?colour=red", "unknown option 'colour'"),
+        ("zk://h/l#hunter2", "has a '#'"),
+        ("zk://[::1/l", r"hosts of 'zk://\[::1/l' cannot be read"),
+        ("zk://[u:hunter2@h/l", "hosts of 'zk://h/l' cannot be read"),
+        ("etcd://[host]/l", "cannot be read"),
+        ("zk://ho\u2100st/l", "cannot be read"),
     ],
 )
 def test_what_no_store_takes_is_refused_and_no_password_shown(uri: str, told: str) -> None:
@@ -49,6 +54,8 @@ def test_what_no_store_takes_is_refused_and_no_password_shown(uri: str, told: st
 def test_a_bad_timeout_is_named() -> None:
     with pytest.raises(InvalidArgumentError, match="session_timeout_ms 'soon'"):
         _ = parse("zk://h/l?session_timeout_ms=soon").session_timeout_s
+    with pytest.raises(InvalidArgumentError, match="session_timeout_ms '9{21}' is not a number"):
+        _ = parse(f"zk://h/l?session_timeout_ms={'9' * 5000}").session_timeout_s
 
 
 def test_what_may_be_a_password_is_not_shown() -> None:
