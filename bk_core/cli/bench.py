@@ -12,7 +12,7 @@ from rich.progress import BarColumn, TextColumn
 
 from bk_core.cli.output import cluster_options, connected, progress_bar, say_json, say_table
 from bk_core.cli.statuses import terminated_in_order
-from bk_core.cli.units import Size
+from bk_core.cli.units import Number, Size
 from bk_core.display import cluster as display
 from bk_core.display.words import counted
 from bk_core.protocol.ledger.metadata import DigestType
@@ -27,9 +27,7 @@ _TOLD = (0.5, 0.99, 0.999)  # what fits into 80 columns
 @click.command("bench")
 @click.option("--quorums", default="3/3/2", show_default=True, metavar="E/QW/QA", help="Ensemble size, write quorum, ack quorum.")
 @click.option("--size", type=Size(), default="1000", show_default=True, help="Payload bytes of an entry.")
-@click.option(
-    "--seconds", type=click.FloatRange(min=0, min_open=True, max=86_400), default=5.0, show_default=True, help="Duration of each phase."
-)
+@click.option("--seconds", type=Number(min=0, min_open=True, max=86_400), default=5.0, show_default=True, help="Duration of each phase.")
 @click.option("--entries", type=click.IntRange(min=1), help="So many entries in each phase, in place of a duration.")
 @click.option("--in-flight", type=click.IntRange(min=1), default=1000, show_default=True, help="Entries that wait for an acknowledgement.")
 @click.option("--run", "run_entries", type=click.IntRange(min=1), help="Entries that are sent together.  [default: 50, or all in flight]")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bk_core.cli.output import cluster_options, connected, now_ms, say_json, say_table, with_progress
+from bk_core.cli.units import Number
 from bk_core.display import cluster as display
 from bk_core.errors import BookieHttpError, InvalidArgumentError, MetadataFormatError, NodeExistsError, NoNodeError
 
@@ -22,7 +23,7 @@ _TURN_S = 20.0  # for a bookie to see what it was told, and to register anew
 _LOOK_S = 0.1
 _requests = click.option("--requests", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Reads over each protocol.")
 _timeout = click.option(
-    "--timeout", type=click.FloatRange(min=0, min_open=True), default=3.0, show_default=True, help="Seconds for each answer of a bookie."
+    "--timeout", type=Number(min=0, min_open=True), default=3.0, show_default=True, help="Seconds for each answer of a bookie."
 )
 
 

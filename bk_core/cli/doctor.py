@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.text import Text
 
 from bk_core.cli.output import RateColumn, cluster_options, connected, console, progress_bar, say_json
-from bk_core.cli.units import Duration
+from bk_core.cli.units import Duration, Number
 from bk_core.display import cluster as display
 from bk_core.display.words import safe
 
@@ -32,9 +32,7 @@ _LOUD = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 @click.option(
     "--stuck-after", "stuck_ms", type=Duration(), default="10m", show_default=True, help="Since when a recovery without progress is stuck."
 )
-@click.option(
-    "--timeout", type=click.FloatRange(min=0, min_open=True), default=3.0, show_default=True, help="Seconds for each answer of a bookie."
-)
+@click.option("--timeout", type=Number(min=0, min_open=True), default=3.0, show_default=True, help="Seconds for each answer of a bookie.")
 @click.option("--clock", is_flag=True, help="Also see if this host's clock is ahead, by a write to an empty node of the metadata store.")
 @cluster_options
 def doctor(stuck_ms: int, timeout: float, clock: bool, uri: str, protocol: str, as_json: bool) -> int:

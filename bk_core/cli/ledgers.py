@@ -71,6 +71,7 @@ def list_ledgers(uri: str, protocol: str, as_json: bool, limit: int | None, book
 
     from bk_core.client.doctor.facts import check_known
 
+    limit = None if limit is None else min(limit, sys.maxsize)  # more than that is no number for islice
     with connected(uri, protocol) as client:
         if bookie_id is not None:
             check_known(client, bookie_id)

@@ -12,6 +12,7 @@ import click
 from rich.progress import BarColumn, TextColumn
 
 from bk_core.cli.output import RateColumn, access_options, cluster_options, connected, progress_bar, say_found, say_json, say_table
+from bk_core.cli.units import Number
 from bk_core.display import repairs as display
 from bk_core.display.words import counted, rounded_size
 from bk_core.errors import LogError, MetadataFormatError, NoSuchLedgerError, OperationTimeoutError
@@ -22,17 +23,18 @@ if TYPE_CHECKING:
     from bk_core.client.repair.report import DecommissionReport, LedgerReport, OnProgress, Progress, RepairReport
 
 _MEGA = 1_000_000
+_RATE_MAX = 1e9  # MB a second
 
 
 def rate_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Read at most so many MB a second.")(command)
+    return click.option("--rate", type=Number(min=0, min_open=True, max=_RATE_MAX), help="Read at most so many MB a second.")(command)
 
 
 def _tail_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say how far a repair may go with a ledger whose writer has not closed it (RR-3)."""
     command = click.option(
         "--grace",
-        type=click.FloatRange(min=0),
+        type=Number(min=0),
         default=30.0,
         show_default=True,
         help="With --recover-open: seconds in which the writer may replace the lost bookie itself.",
@@ -198,7 +200,7 @@ def _replica_json(replica: ReplicaReport) -> dict[str, Any]:
 @click.option("--all", "everything", is_flag=True, help="Every ledger, one after the other.")
 @click.option("--full", is_flag=True, help="Look at every entry of every replica, not only at the first and the last one.")
 @click.option("--lost", multiple=True, metavar="BOOKIE", help="Treat this bookie as lost although it is registered. May be repeated.")
-@click.option("--lock-wait", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Seconds to wait for another replicator.")
+@click.option("--lock-wait", type=Number(min=0), default=30.0, show_default=True, help="Seconds to wait for another replicator.")
 @_tail_options
 @rate_option
 @access_options
@@ -320,7 +322,7 @@ def collect(directory: Path, up_to: int) -> int:
 
 @bookie.command("decommission")
 @click.argument("bookie_id")
-@click.option("--wait", type=click.FloatRange(min=0), default=0.0, show_default=True, help="Seconds to wait for writers to move on.")
+@click.option("--wait", type=Number(min=0), default=0.0, show_default=True, help="Seconds to wait for writers to move on.")
 @click.option("--delete-cookie", is_flag=True, help="When nothing names the bookie any more and it is down, forget it for good.")
 @click.option("--yes", is_flag=True, help="With --delete-cookie: do not ask.")
 @_tail_options

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from bk_core.cli.bookies import probe_json
 from bk_core.cli.output import cluster_options, connected, console, laid_out, say_json
+from bk_core.cli.units import Number
 from bk_core.cli.unread import ended_unread
 from bk_core.display import cluster as display
 from bk_core.display.moments import told_utc
@@ -30,7 +31,7 @@ _LINES_AROUND = 8  # heads of tables, empty lines, the line at the top
 
 
 @click.command("top")
-@click.option("--interval", type=click.FloatRange(min=_INTERVAL_S_MIN), default=2.0, show_default=True, help="Seconds between two looks.")
+@click.option("--interval", type=Number(min=_INTERVAL_S_MIN), default=2.0, show_default=True, help="Seconds between two looks.")
 @click.option("--count", type=click.IntRange(min=1), help="End after so many looks.")
 @cluster_options
 @ended_unread()

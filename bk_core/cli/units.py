@@ -1,7 +1,8 @@
-"""Durations and sizes as people write them."""
+"""Durations, sizes and numbers as people write them."""
 
 from __future__ import annotations
 
+import math
 import re
 
 import click
@@ -10,6 +11,16 @@ from bk_core.arguments import brief
 from bk_core.display.words import DURATIONS_MS, POWERS
 
 _NEVER = ("none", "never", "forever")
+
+
+class Number(click.FloatRange):
+    """A finite number within bounds. Click takes nan for one that is within any."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found: float = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{brief(value)} is no finite number", param, ctx)
+        return found
 
 
 class _Amount(click.ParamType[int]):

@@ -47,7 +47,7 @@ class Ledgers(LazyTable):
         """``client.ledgers`` makes it, of the ledgers ``wanted`` of ``client``, ``limit`` at most, telling its ``progress`` or not."""
         self._client = client
         self._wanted = wanted
-        self._limit = limit
+        self._limit = None if limit is None else min(limit, sys.maxsize)  # more than that is no number for islice
         self._progress = progress
 
     def where(self, predicate: Callable[[Ledger], bool] | None = None, **filters: Unpack[LedgerFilters]) -> Ledgers:

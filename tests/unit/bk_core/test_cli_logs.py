@@ -21,7 +21,7 @@ import bk_core
 from bk_core import cli
 from bk_core.bookie.server import EmbeddedBookie
 from bk_core.cli import output
-from bk_core.cli.units import Duration, Size
+from bk_core.cli.units import Duration, Number, Size
 from bk_core.client.log import janitor, list_store, lists
 from bk_core.client.log.history import read_log, update_ledger_list
 from bk_core.client.log.intents import Intent, create_intended, record_intent
@@ -398,6 +398,13 @@ def test_what_is_too_large_is_told_in_a_line() -> None:
         with pytest.raises(click.BadParameter, match="is too large a (duration|size)") as caught:
             kind.convert("9" * 5000 + unit, None, None)
         assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "1e999", "-1", "x"])
+def test_what_is_no_number(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        Number(min=0).convert(text, None, None)
+    assert Number(min=0).convert("1.5", None, None) == 1.5
 
 
 @pytest.mark.parametrize(("ms", "text"), [(7 * 86_400_000, "7d"), (5_400_000, "90m"), (1500, "1500ms"), (0, "0d")])

@@ -177,6 +177,11 @@ def test_other_libraries_get_the_same_rows(client: BookKeeper) -> None:
     assert polars.DataFrame(table)["ledgerId"].to_list() == list(range(8))
 
 
+def test_a_limit_of_any_size_is_one(client: BookKeeper) -> None:
+    assert len(list(client.ledgers(limit=10**30))) == 300 == client.ledgers().limit(10**30).count()
+    assert len(client.ledgers().head(2**63)) == 300
+
+
 def test_the_ledgers_are_told_beside_one_whose_numbers_no_column_holds(client: BookKeeper, store: CountingStore) -> None:
     damaged = LedgerMetadata(3, 3, 2, LedgerState.CLOSED, (Fragment(0, (A, B, C)),), 2**62, 10)
     store.create_ledger(500, metadata_codec.encode(damaged))
