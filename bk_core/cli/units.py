@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 import click
 
@@ -16,7 +17,7 @@ _NEVER = ("none", "never", "forever")
 class Number(click.FloatRange):
     """A finite number within bounds. Click takes nan for one that is within any."""
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         found: float = super().convert(value, param, ctx)
         if not math.isfinite(found):
             self.fail(f"{brief(value)} is no finite number", param, ctx)
