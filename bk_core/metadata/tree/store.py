@@ -316,7 +316,7 @@ class TreeStore(ABC):
         return self._underreplication
 
     def cookies(self) -> list[BookieId]:
-        return self._base.children(f"{self._root}/cookies")
+        return [name for name in self._base.children(f"{self._root}/cookies") if is_bookie_id(name)]  # whatever else lies there is none
 
     def initialize_cluster(self, *, new: bool = False) -> str:
         """Make root, available, available/readonly and INSTANCEID in one transaction, then LAYOUT (metadata.md 1.2)."""

@@ -35,3 +35,12 @@ def test_a_number_is_not_drawn_where_the_cluster_is_gone(manager: str, first: in
     tree.take("/ledgers")
     with pytest.raises(NoClusterError, match="there is no cluster at /ledgers"):
         store.new_ledger_id()
+
+
+def test_a_node_that_no_bookie_can_have_is_no_cookie() -> None:
+    """What somebody else left there would be an argument of ours that is wrong, and the doctor would look at nothing."""
+    tree = Tree(lambda: 1)
+    tree.make_cluster("/ledgers", "one")
+    for path in ("/ledgers/cookies", "/ledgers/cookies/10.0.0.1:3181", "/ledgers/cookies/a b"):
+        tree.create(path)
+    assert store_on(tree).cookies() == ["10.0.0.1:3181"]
