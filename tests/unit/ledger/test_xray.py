@@ -14,7 +14,7 @@ from bk_core.protocol.entry import layout
 from bk_core.protocol.events import ReadReply, TimerFired
 from bk_core.protocol.ledger.distribution import Distribution
 from bk_core.protocol.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
-from bk_core.protocol.ledger.xray import EntryState, LedgerXray, Stretch, Stretches, XrayResult
+from bk_core.protocol.ledger.xray import EntryState, LedgerXray, Stretch, Stretches, XrayResult, scan
 from bk_core.protocol.ledger.xray.listed import EntryList
 from bk_core.protocol.ledger.xray.stretches import Stripe
 from bk_core.protocol.limits import Limits
@@ -218,6 +218,21 @@ def test_every_copy_is_told_as_it_is(quorums: tuple[int, int, int], full: bool, 
     assert {state for (name, _), state in found.items() if name == "b"} >= {G, M}
     assert (L in found.values()) is not full
     assert not any(isinstance(one, ReadRequest | BatchReadRequest) and one.fence for one in bookies.asked)
+
+
+@pytest.mark.parametrize("full", [True, False])
+@pytest.mark.parametrize("quorums", [(2, 1, 1), (3, 1, 1), (3, 2, 2), (4, 2, 2), (5, 3, 2)])
+def test_a_bookie_that_holds_nothing_of_a_short_stretch_ends_nothing(
+    quorums: tuple[int, int, int], full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a striped ledger with few entries, of a fragment with few, and of what is left behind whole blocks."""
+    monkeypatch.setattr(scan, "BLOCK_ENTRIES", 4)
+    places = [(first, last) for last in (*range(8), 4 * quorums[0], 8 * quorums[0] + 1) for first in {0, max(0, last - 1)}]
+    for first, last in (*places, (4998, 5000), (4990, 5001)):
+        bookies = world(quorums, last)
+        bookies.no_list = set(bookies.bodies)
+        result = bookies.run(LedgerXray(9, bookies.metadata, 1, registered=bookies.bodies, first=first, full=full))
+        assert sum(one.stretches.counts.get(G, 0) for one in result.replicas) == quorums[1] * (last - first + 1)
 
 
 def test_entries_of_a_part_of_the_ledger_are_looked_at() -> None:

@@ -159,7 +159,8 @@ class ReplicaScan:
         block = Block(stripe, self._next, min(self._last, self._next + width - 1))
         block.lanes = [Lane(block, start, step) for start, step in stripe.lanes(block.last)]
         self._next = block.last + 1
-        self._blocks.append(block)
+        if block.lanes:  # of a short stretch of a striped ledger the position may hold nothing, and no answer would end the block
+            self._blocks.append(block)
 
     def _next_ask(self, lane: Lane) -> Ask:
         lane.busy += 1
