@@ -488,6 +488,49 @@ def test_ids_in_front_are_seen(text: str) -> None:
     assert not ID_FIRST.match(f"Stop ({text})")
 
 
+SECRETS = re.compile(r"password|passwd|secret|token|master_key")
+HIDDEN = re.compile(r"repr=False")
+
+
+def shown_secrets(tree: ast.AST) -> Iterator[str]:
+    """Yield each field of a dataclass or a NamedTuple that is named as a secret and stands in the ``repr`` that Python makes."""
+    for one in ast.walk(tree):
+        if not isinstance(one, ast.ClassDef):
+            continue
+        makers = [ast.unparse(maker) for maker in (*one.decorator_list, *one.bases)]
+        maker = next((maker for maker in makers if maker.startswith(("dataclass", "NamedTuple"))), None)
+        own = any(isinstance(part, ast.FunctionDef) and part.name == "__repr__" for part in one.body)
+        if maker is None or own or HIDDEN.search(maker):
+            continue
+        for part in one.body:
+            if isinstance(part, ast.AnnAssign) and SECRETS.fullmatch(ast.unparse(part.target)) and "bytes" in ast.unparse(part.annotation):
+                value = "" if part.value is None else ast.unparse(part.value)
+                if not HIDDEN.search(value):
+                    yield f"{one.name}.{ast.unparse(part.target)}"
+
+
+def test_no_value_shows_a_secret() -> None:
+    """A ``repr`` gets into tracebacks, logs and the output of notebooks."""
+    found = [f"{module_name(path)}.{what}" for path in modules() for what in shown_secrets(ast.parse(path.read_text()))]
+    assert not found, "give the field repr=False, or the class a __repr__ of its own: " + ", ".join(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("@dataclass(frozen=True)\nclass A:\n    password: bytes = b''", ["A.password"]),
+        ("@dataclass\nclass A:\n    master_key: bytes | None = None", ["A.master_key"]),
+        ("class A(NamedTuple):\n    password: bytes", ["A.password"]),
+        ("@dataclass\nclass A:\n    password: bytes = field(default=b'', repr=False)", []),
+        ("@dataclass(repr=False)\nclass A:\n    password: bytes", []),
+        ("class A(NamedTuple):\n    password: bytes\n    def __repr__(self): ...", []),
+        ("class A(TypedDict):\n    password: bytes", []),
+    ],
+)
+def test_shown_secrets_are_seen(text: str, shown: list[str]) -> None:
+    assert list(shown_secrets(ast.parse(text))) == shown
+
+
 LONGEST_TEST_FILE = 700
 WORLD_FOLDERS = ("unit", "integration", "network", "spark")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -39,7 +39,7 @@ class RangeReader:
     """
 
     client: Any
-    password: bytes
+    password: bytes = field(repr=False)
     reads: Any
     known: Mapping[int, Versioned]
     fail_on_data_loss: bool

@@ -146,6 +146,9 @@ class Wish(NamedTuple):
     mode: str
     take_over: bool
 
+    def __repr__(self) -> str:
+        return f"<Wish for file store {self.store!r} of {self.uri}, mode {self.mode!r}>"
+
     @property
     def place(self) -> _Store:
         return self.uri, self.store

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +58,7 @@ class NewLedger:
     write_quorum_size: int | None = None
     ack_quorum_size: int | None = None
     digest_type: str | None = None
-    password: bytes = b""
+    password: bytes = field(default=b"", repr=False)
     keep_custom: bool = False
 
 

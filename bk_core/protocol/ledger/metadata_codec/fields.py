@@ -81,7 +81,7 @@ class Raw:
     state: LedgerState | None = None
     fragments: list[Fragment] = field(default_factory=list)
     digest_type: DigestType | None = None
-    password: bytes | None = None
+    password: bytes | None = field(default=None, repr=False)
     ack_quorum_size: int | None = None
     ctime_ms: int | None = None
     custom: dict[str, bytes] = field(default_factory=dict)
