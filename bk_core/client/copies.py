@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from bk_core.client.inspect import _answer, _ask
+from bk_core.client.inspect import Pending, answer_of, ask_bookie
 from bk_core.errors import BookieUnavailableError, DigestError, InvalidArgumentError
 from bk_core.protocol import BytesLike
 from bk_core.protocol.entry import digests, layout
@@ -18,7 +18,6 @@ from bk_core.protocol.ledger.distribution import Distribution
 from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata
 from bk_core.protocol.wire import read_run
 from bk_core.protocol.wire.messages import ReadRunRequest, ReadRunResponse, Response, Status
-from bk_core.threads import SafeFuture
 
 if TYPE_CHECKING:
     from bk_core.client.client import BookKeeper
@@ -34,7 +33,7 @@ _LAC_AND_LENGTH = struct.Struct(">qq")
 _LAC_AT = 16  # in a body
 
 
-_Asked: TypeAlias = "tuple[int, int, SafeFuture[tuple[Status, Response | None]]]"  # with its first and last entry
+_Asked: TypeAlias = tuple[int, int, Pending]  # with its first and last entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ class BookieCopies:
                 waiting.append(self._asked(following, end, step))
                 following = end + step
             low, high, future = waiting.popleft()
-            status, response = _answer(self._client, future)
+            status, response = answer_of(self._client, future)
             if status in _PASSING:
                 tries += 1
                 if tries >= (TRIES if status is Status.TOO_MANY_REQUESTS else 2):
@@ -114,7 +113,7 @@ class BookieCopies:
 
     def _asked(self, first: int, last: int, step: int) -> _Asked:
         message = ReadRunRequest(0, self._ledger_id, first, (last - first) // step + 1, step, RUN_BYTES)
-        return first, last, _ask(self._client, self._bookie, message)
+        return first, last, ask_bookie(self._client, self._bookie, message)
 
     def _run(self, first: int, step: int, status: Status, response: Response | None) -> CopyRun:
         if status is not Status.OK or not isinstance(response, ReadRunResponse):

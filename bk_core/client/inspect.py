@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from bk_core.errors import DigestError, MetadataFormatError
 from bk_core.protocol.entry import digests, layout
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from bk_core.client.client import BookKeeper
 
 IN_FLIGHT = 64
+Pending: TypeAlias = "SafeFuture[tuple[Status, Response | None]]"
+"""The answer of a bookie that is on its way: its status, and the response if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +103,9 @@ def entry_headers(client: BookKeeper, ledger_id: int, metadata: LedgerMetadata, 
         for position in distribution.write_set(entry_id)
     )
     key = digests.hmac_key(metadata.password)
-    window: deque[tuple[int, BookieId, SafeFuture[tuple[Status, Response | None]]]] = deque()
+    window: deque[tuple[int, BookieId, Pending]] = deque()
     for entry_id, bookie in replicas:
-        window.append((entry_id, bookie, _ask(client, bookie, ReadRequest(0, ledger_id, entry_id))))
+        window.append((entry_id, bookie, ask_bookie(client, bookie, ReadRequest(0, ledger_id, entry_id))))
         if len(window) >= IN_FLIGHT:
             yield _header(client, ledger_id, metadata, key, *window.popleft())
     for asked in window:
@@ -118,7 +120,7 @@ def intact_header(client: BookKeeper, ledger_id: int, metadata: LedgerMetadata, 
     ensemble = metadata.fragment_of(entry_id).ensemble
     key = digests.hmac_key(metadata.password)
     for position in ReplicaOrder(distribution, rotation).positions(entry_id, ensemble):
-        asked = _ask(client, ensemble[position], ReadRequest(0, ledger_id, entry_id))
+        asked = ask_bookie(client, ensemble[position], ReadRequest(0, ledger_id, entry_id))
         header = _header(client, ledger_id, metadata, key, entry_id, ensemble[position], asked)
         if header.digest_ok:
             return header
@@ -132,9 +134,9 @@ def _header(
     key: bytes,
     entry_id: int,
     bookie: BookieId,
-    answer: SafeFuture[tuple[Status, Response | None]],
+    answer: Pending,
 ) -> EntryHeader:
-    status, response = _answer(client, answer)
+    status, response = answer_of(client, answer)
     body = response.body if isinstance(response, ReadResponse) else None
     if status is not Status.OK or body is None:
         return EntryHeader(entry_id, bookie, status)
@@ -148,16 +150,17 @@ def _header(
 
 def bookie_spaces(client: BookKeeper, bookies: Sequence[BookieId]) -> dict[BookieId, BookieSpace]:
     """Return the disk space of bookies, which are asked all at once. A bookie that does not answer is missing."""
-    asked = [(bookie, _ask(client, bookie, BookieInfoRequest(0))) for bookie in bookies]
+    asked = [(bookie, ask_bookie(client, bookie, BookieInfoRequest(0))) for bookie in bookies]
     spaces: dict[BookieId, BookieSpace] = {}
     for bookie, future in asked:
-        status, response = _answer(client, future)
+        status, response = answer_of(client, future)
         if status is Status.OK and isinstance(response, BookieInfoResponse):
             spaces[bookie] = BookieSpace(response.total_disk_bytes, response.free_disk_bytes)
     return spaces
 
 
-def _ask(client: BookKeeper, bookie: BookieId, message: Request) -> SafeFuture[tuple[Status, Response | None]]:
+def ask_bookie(client: BookKeeper, bookie: BookieId, message: Request) -> Pending:
+    """Send a request to one bookie, and return its answer to come; ``answer_of`` waits for it."""
     session = client._session
     future = session.owed()
 
@@ -169,7 +172,7 @@ def _ask(client: BookKeeper, bookie: BookieId, message: Request) -> SafeFuture[t
     return future
 
 
-def _answer(client: BookKeeper, future: SafeFuture[tuple[Status, Response | None]]) -> tuple[Status, Response | None]:
+def answer_of(client: BookKeeper, future: Pending) -> tuple[Status, Response | None]:
     """Wait for an answer. The link answers everything within its own timeout, and a client that is closed meanwhile fails the wait."""
     try:
         return future.result(client.config.operation_timeout_s)
