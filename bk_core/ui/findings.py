@@ -1,5 +1,4 @@
-"""Findings: what an operator should look at, from what the watcher knows anyway. The page of the doctor
-looks deeper, when somebody asks."""
+"""Finds what an operator should look at, in what the watcher knows anyway. The page of the doctor looks deeper, when somebody asks."""
 
 from __future__ import annotations
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata
+from bk_core.ui.entries import Replica
 from bk_core.ui.layout import bookie_link
 from bk_core.ui.markup import Child, Markup, tag
-from bk_core.ui.xray import Replica
 
 BOOKIES_MAX = 40
 FRAGMENTS_MAX = 200

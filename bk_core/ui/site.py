@@ -11,7 +11,7 @@ from bk_core.display.words import counted
 from bk_core.ui.answers import Answers
 from bk_core.ui.layout import Page, World, bookie_link, log_link, no_such, render
 from bk_core.ui.markup import empty, joined, section, tag
-from bk_core.ui.pages import happened, ledger, ledgers, logs, looked, overview, queries
+from bk_core.ui.pages import events, examinations, ledger, ledgers, logs, overview, queries
 from bk_core.ui.server import Asked, Reply
 from bk_core.ui.watching import LOOK_S, Watcher
 
@@ -62,7 +62,7 @@ class Site:
             case ["ledgers", text] if (ledger_id := ledgers.number(text)) is not None:
                 return ledger.page(world, ledger_id, asked.query)
             case ["ledgers", text, "xray"] if (ledger_id := ledgers.number(text)) is not None:
-                return looked.xray_page(world, ledger_id, asked.query)
+                return examinations.xray_page(world, ledger_id, asked.query)
             case ["ledgers", text, "entries", entry] if (ledger_id := ledgers.number(text)) is not None:
                 entry_id = ledgers.number(entry)
                 return (
@@ -75,9 +75,9 @@ class Site:
             case ["queries"]:
                 return queries.page(world)
             case ["doctor"]:
-                return looked.doctor_page(world)
+                return examinations.doctor_page(world)
             case ["events"]:
-                return happened.page(world, asked.query.get("kind", ""))
+                return events.page(world, asked.query.get("kind", ""))
         return no_such("There is no such page.", "")
 
     def _find(self, wanted: str) -> Reply:

@@ -22,7 +22,7 @@ from bk_core.ui.guard import Token, cookie_value, host_of, is_own_host, token_of
 from bk_core.ui.index import Filter, LedgerIndex
 from bk_core.ui.layout import amount
 from bk_core.ui.markup import Markup, table, tag, text
-from bk_core.ui.pages import looked
+from bk_core.ui.pages import examinations
 from bk_core.ui.pages.ledger import hexadecimal
 from bk_core.ui.pages.ledgers import number
 
@@ -272,6 +272,6 @@ def test_a_failed_question_keeps_the_last_answer_and_says_why() -> None:
 
 def test_a_command_breaks_between_its_words_alone() -> None:
     """Browsers break behind hyphens as well, and a command is there to be copied."""
-    page = looked._part(Table(["finding", "command"], [("bookie-down", "bk bookie <x> --yes"), ("clock-skew", None)]))
+    page = examinations._part(Table(["finding", "command"], [("bookie-down", "bk bookie <x> --yes"), ("clock-skew", None)]))
     words = [f'<span class="whole">{word}</span>' for word in ("bookie-down", "bk", "bookie", "&lt;x&gt;", "--yes")]
     assert words[0] in page and f"<code>{' '.join(words[1:])}</code>" in page

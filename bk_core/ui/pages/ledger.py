@@ -12,12 +12,12 @@ from bk_core.display.words import counted, preview, safe
 from bk_core.protocol.ledger.metadata import LedgerMetadata
 from bk_core.protocol.log.identity import LOG_KEY
 from bk_core.ui.answers import Answer
+from bk_core.ui.entries import HEAD_MAX, Replica, SeenEntry, Stretch, read_stretch, replicas_of, window_of
 from bk_core.ui.layout import Page, World, age, amount, bookie_link, log_link, moment, no_such, place, shown, state_badge
 from bk_core.ui.markup import Child, Markup, empty, facts, joined, link, section, table, tag
-from bk_core.ui.pages.happened import event_rows
+from bk_core.ui.pages.events import event_rows
 from bk_core.ui.pages.ledgers import number
 from bk_core.ui.pictures import fragments_picture, legend, replica_map
-from bk_core.ui.xray import HEAD_MAX, Replica, SeenEntry, Stretch, read_stretch, replicas_of, window_of
 
 FRAGMENTS_SHOWN = 50
 CUSTOM_SHOWN = 100

@@ -12,7 +12,7 @@ from bk_core.ui.findings import findings
 from bk_core.ui.index import UNREAD
 from bk_core.ui.layout import Page, World, amount, bookie_link, log_link, place, state_badge
 from bk_core.ui.markup import Child, Markup, badge, empty, facts, joined, link, section, sentence, table, tag, text
-from bk_core.ui.pages.happened import event_rows
+from bk_core.ui.pages.events import event_rows
 from bk_core.ui.watching import Sight
 
 LOGS_SHOWN = 12

@@ -1,4 +1,4 @@
-"""The pages of looks that take long, and that are taken only when somebody asks: the doctor's, and the x-ray of a whole ledger."""
+"""The pages of examinations, which take long and begin when somebody opens them: the doctor's, and the x-ray of a whole ledger."""
 
 from __future__ import annotations
 

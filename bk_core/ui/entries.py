@@ -1,5 +1,4 @@
-"""Entries of a ledger, replica by replica, as each bookie has them. The page of an x-ray looks at whole
-ledgers, when somebody asks."""
+"""Reads some entries of a ledger, and what each bookie of their write sets has of them."""
 
 from __future__ import annotations
 
