@@ -27,6 +27,8 @@ class Kind:
 
 
 UNREAD = Kind("?", frozenset(), "")
+SPARE = 1000
+"""The number of shared values that may be kept although no ledger has them: logs and bookies come and go as long as the page runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +76,13 @@ class LedgerIndex:
         self.ids = ids
         for one in deleted:
             self._kinds.pop(one, None)
+        if len(self._shared) > len(self._kinds) + SPARE:
+            self._shared = {kind: kind for kind in self._kinds.values()}
         return created, deleted
 
     def learn(self, ledger_id: int, metadata: LedgerMetadata | None) -> None:
         """Note the metadata of a ledger; None for metadata that cannot be understood."""
-        kind = UNREAD if metadata is None else _kind(metadata)
-        if metadata is None:
-            kind = Kind(UNREADABLE, frozenset(), "")
+        kind = Kind(UNREADABLE, frozenset(), "") if metadata is None else _kind(metadata)
         self._kinds[ledger_id] = self._shared.setdefault(kind, kind)
 
     def forget(self, ledger_id: int) -> None:
