@@ -12,6 +12,8 @@ import click
 from bk_core.cli.output import cluster_options, connected, now_ms, say_json, say_table, with_progress
 from bk_core.cli.units import Number
 from bk_core.display import cluster as display
+from bk_core.display.ledgers import DOWN, READ_ONLY, WRITABLE
+from bk_core.display.words import host_port
 from bk_core.errors import BookieHttpError, InvalidArgumentError, MetadataFormatError, NodeExistsError, NoNodeError
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ def probe_json(probe: BookieProbe | None) -> dict[str, Any] | None:
         name: {"p50Us": _us(probe.round_trip_ns(0.5, name)), "p99Us": _us(probe.round_trip_ns(0.99, name)), "requests": len(found)}
         for name, found in probe.round_trips_ns.items()
     }
-    where = None if probe.address is None else f"{probe.address[0]}:{probe.address[1]}"
+    where = None if probe.address is None else host_port(*probe.address)
     answer = {"answer": probe.state, "problem": probe.problem or None, "address": where, "connectUs": _us(probe.connect_ns)}
     return {**answer, **times, "totalBytes": probe.total_bytes, "freeBytes": probe.free_bytes, "batchReads": probe.batch_reads}
 
@@ -111,7 +113,7 @@ def health(bookie_ids: tuple[str, ...], requests: int, timeout: float, uri: str,
 
     --json: bookie, state (writable, read-only, down), and the fields of `probe` of `bk bookie show`.
     """
-    from bk_core.client.doctor.bookies import DOWN, states_of
+    from bk_core.client.doctor.bookies import states_of
     from bk_core.client.doctor.facts import check_known
     from bk_core.client.doctor.probe import BookieProbe, probe_bookies
 
@@ -151,18 +153,18 @@ def read_only(bookie_id: str, switch: str, address: str | None, uri: str, protoc
     with connected(uri, protocol) as client:
         state = check_known(client, bookie_id)
         told = _tell(client, bookie_id, wanted, address)
-        if state != "down":
-            state = _await_state(client, bookie_id, "read-only" if wanted else "writable")
+        if state != DOWN:
+            state = _await_state(client, bookie_id, READ_ONLY if wanted else WRITABLE)
     if as_json:
-        say_json({"bookie": bookie_id, "readOnly": state == "read-only" if state != "down" else None, "told": told})
-    elif state == "down":
+        say_json({"bookie": bookie_id, "readOnly": state == READ_ONLY if state != DOWN else None, "told": told})
+    elif state == DOWN:
         click.echo(f"bookie {bookie_id} is down; it will start {'read-only' if wanted else 'writable'}")
-    elif (state == "read-only") is wanted:
+    elif (state == READ_ONLY) is wanted:
         click.echo(f"bookie {bookie_id} is {state}")
     else:
         why = "its disk may be full, or it is starting" if not wanted else "see its log"
         click.echo(f"bookie {bookie_id} was told, and is still {state}: {why}", err=True)
-    return 0 if state == "down" or (state == "read-only") is wanted else 1
+    return 0 if state == DOWN or (state == READ_ONLY) is wanted else 1
 
 
 def _tell(client: BookKeeper, bookie: str, wanted: bool, address: str | None) -> str:
@@ -200,7 +202,7 @@ def _directory_here(client: BookKeeper, bookie: str) -> Path | None:
 
 
 def _await_state(client: BookKeeper, bookie: str, wanted: str) -> str:
-    from bk_core.client.doctor.bookies import DOWN, states_of
+    from bk_core.client.doctor.bookies import states_of
 
     deadline = time.monotonic() + _TURN_S
     while True:

@@ -8,18 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bk_core.cli.output import cluster_options, connected, say_json, say_table
-from bk_core.display import cluster as facts
-from bk_core.display import ledgers as display
+from bk_core.display import cluster as display
+from bk_core.display import ledgers
+from bk_core.display.ledgers import DOWN
 from bk_core.display.words import counted, when
-from bk_core.errors import BookieUnavailableError
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
     from bk_core.metadata.underreplication import Mark, UnderreplicationStore
-    from bk_core.protocol.ledger.metadata import BookieId
-
-
-_STATES = {"writable": "writable", "read-only": "readOnly", "down": "down"}
 
 
 @click.group()
@@ -64,10 +60,9 @@ def info(uri: str, protocol: str, as_json: bool) -> None:
     with connected(uri, protocol) as client:
         found = cluster_facts(client)
     if not as_json:
-        say_table(*facts.info(found, uri))
+        say_table(*display.info(found, uri))
         return
-    states = list(found.states.values())
-    bookies = {"total": len(states), **{name: states.count(state) for state, name in _STATES.items()}, "answering": found.answering}
+    bookies = {**ledgers.bookie_count_facts(found.states.values()), "answering": found.answering}
     total, free = found.space
     recovery = {"on": found.autorecovery_on, "delaySeconds": found.recovery_delay_s, "auditor": found.auditor}
     what = {"uri": uri, "cluster": found.cluster, "layout": found.layout, "logRoot": found.log_root}
@@ -129,23 +124,17 @@ def list_bookies(uri: str, protocol: str, as_json: bool) -> None:
         for one in found:
             say_json(one)
         return
-    say_table(*display.bookies({one["bookie"]: one["state"] for one in found}, {one["bookie"]: one["address"] for one in found}))
-    counts = [f"{sum(one['state'] == state for one in found):,} {state}" for state in ("writable", "read-only", "down")]
-    click.echo(f"{counted(len(found), 'bookie')}: {', '.join(counts)}")
+    states = {one["bookie"]: one["state"] for one in found}
+    say_table(*ledgers.bookies(states, {one["bookie"]: one["address"] for one in found}))
+    click.echo(f"{counted(len(found), 'bookie')}: {ledgers.bookie_counts(states.values())}")
 
 
 def _bookies(client: BookKeeper) -> list[dict[str, Any]]:
-    view, cookies = client.bookies(), set(client.store.cookies())
+    from bk_core.client.doctor.bookies import states_of
+    from bk_core.client.doctor.facts import address_of
+
+    states, cookies = states_of(client), set(client.store.cookies())
     return [
-        {"bookie": bookie, "state": state, "address": None if state == "down" else _address(client, bookie), "cookie": bookie in cookies}
-        for bookie, state in display.bookie_states(view.writable, view.readonly, cookies).items()
+        {"bookie": bookie, "state": state, "address": None if state == DOWN else address_of(client, bookie), "cookie": bookie in cookies}
+        for bookie, state in states.items()
     ]
-
-
-def _address(client: BookKeeper, bookie: BookieId) -> str | None:
-    """Return the address, or None if the bookie went meanwhile and its id tells none."""
-    try:
-        host, port = client.store.resolve(bookie)
-    except BookieUnavailableError:
-        return None
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -16,6 +16,7 @@ from rich.text import Text
 from bk_core.cli.output import RateColumn, cluster_options, connected, console, progress_bar, say_json
 from bk_core.cli.units import Duration, Number
 from bk_core.display import cluster as display
+from bk_core.display.ledgers import bookie_count_facts
 from bk_core.display.words import safe
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 _WIDTH_MAX = 120  # longer lines are hard to read
 _INDENT = " " * 9
-_STATES = {"writable": "writable", "read-only": "readOnly", "down": "down"}
 _LOUD = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 
 
@@ -88,8 +88,7 @@ def _say_json(found: Diagnosis) -> None:
     ledgers = {"total": counts.total, "open": counts.open, "inRecovery": counts.in_recovery, "closed": counts.closed}
     summary: dict[str, Any] = {"cluster": found.cluster, "good": found.is_good}
     summary |= {f"{severity}s": found.count(severity) for severity in ("error", "warning", "note")}
-    states = list(found.bookies.values())
-    bookies = {"total": len(states), **{name: states.count(state) for state, name in _STATES.items()}}
+    bookies = bookie_count_facts(found.bookies.values())
     summary |= {"bookies": bookies, "ledgers": {**ledgers, "unreadable": counts.unreadable}, "logs": found.logs}
     say_json({**summary, "tookMs": int(found.took_s * 1000), "unchecked": list(found.unchecked)})
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from bk_core.display.ledgers import BOOKIE_STATES, WRITABLE, bookie_counts
 from bk_core.display.table import Table
-from bk_core.display.words import counted, disk_size, told_age, told_duration, told_time, when
+from bk_core.display.words import counted, disk_size, host_port, told_age, told_duration, told_time, when
 
 if TYPE_CHECKING:
     from bk_core.client.bench import Measured
@@ -81,7 +82,7 @@ def bookie(found: BookieFacts, now_ms: int) -> Table:
     if probe is not None:
         used, free = disk(probe)
         rows.append(("answer", probe.state if probe.answers else f"{probe.state}: {probe.problem}"))
-        rows.append(("address", None if probe.address is None else f"{probe.address[0]}:{probe.address[1]}"))
+        rows.append(("address", None if probe.address is None else host_port(*probe.address)))
         rows.append(("connect", told_time(probe.connect_ns)))
         for protocol, times in probe.round_trips_ns.items():
             half, most = (told_time(probe.round_trip_ns(share, protocol)) for share in (0.5, 0.99))
@@ -114,8 +115,7 @@ def cookie(found: Cookie) -> Table:
 
 def info(found: ClusterFacts, uri: str) -> Table:
     """One cluster, a fact a line."""
-    states = list(found.states.values())
-    counts = ", ".join(f"{states.count(state):,} {state}" for state in ("writable", "read-only", "down"))
+    counts = bookie_counts(found.states.values())
     total, free = found.space
     used = "not told" if not total else f"{1 - free / total:.0%} of {disk_size(total)} used, {disk_size(free)} free"
     if found.sharing:
@@ -130,7 +130,7 @@ def info(found: ClusterFacts, uri: str) -> Table:
         ("logs at", found.log_root),
         ("ledgers", found.ledgers),
         ("logs", found.logs),
-        ("bookies", f"{len(states):,}: {counts}"),
+        ("bookies", f"{len(found.states):,}: {counts}"),
         ("answering", f"{found.answering:,} of {counted(len(found.probes), 'registered one')}"),
         ("disks", used),
         ("auto-recovery", switch if found.auditor is not None else f"{switch}, and none runs"),
@@ -156,7 +156,7 @@ def moment(found: Moment) -> str:
     """Return a look at a cluster in one line."""
     states = list(found.states.values())
     quiet = sum(not probe.answers for probe in found.probes.values())
-    counts = [f"{states.count(state):,} {state}" for state in ("writable", "read-only", "down") if state == "writable" or state in states]
+    counts = [f"{states.count(state):,} {state}" for state in BOOKIE_STATES if state == WRITABLE or state in states]
     if quiet:
         counts.append(f"{quiet:,} without an answer")
     times = [ns for probe in found.probes.values() if (ns := probe.round_trip_ns()) is not None]
@@ -179,7 +179,7 @@ def top_bookies(found: Moment, most: int) -> Table:
 
 def _is_well(found: Moment, bookie: str) -> bool:
     probe = found.probes.get(bookie)
-    return found.states[bookie] == "writable" and probe is not None and probe.answers
+    return found.states[bookie] == WRITABLE and probe is not None and probe.answers
 
 
 def _top_bookie(found: Moment, bookie: str) -> list[object]:

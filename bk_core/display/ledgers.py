@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from bk_core.display.table import Table
@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata
     from bk_core.protocol.ledger.run import EntryRun
 
+WRITABLE, READ_ONLY, DOWN = BOOKIE_STATES = ("writable", "read-only", "down")
+"""The states of bookies; a bookie that is down has a cookie and is not registered."""
 _ENTRIES_SHOWN = 10
 _FACTS = {"storedBytes": "with copies", "hasPassword": "password"}  # what people read in place of the names that scripts get
-
 
 UNREADABLE = "UNREADABLE"
 """The state that is shown of a ledger whose metadata cannot be understood."""
@@ -99,8 +100,20 @@ def entries(run: EntryRun) -> Table:
 def bookie_states(writable: Iterable[str], readonly: Iterable[str], cookies: Iterable[str] = ()) -> dict[str, str]:
     """Return the state of each bookie by its id, in the order of ids. ``cookies`` name all that were ever there: those that are not
     registered are down."""
-    states = dict.fromkeys(cookies, "down") | dict.fromkeys(readonly, "read-only") | dict.fromkeys(writable, "writable")
+    states = dict.fromkeys(cookies, DOWN) | dict.fromkeys(readonly, READ_ONLY) | dict.fromkeys(writable, WRITABLE)
     return dict(sorted(states.items()))
+
+
+def bookie_counts(states: Collection[str]) -> str:
+    """Return how many of these bookies are in each state, in words."""
+    return ", ".join(f"{list(states).count(state):,} {state}" for state in BOOKIE_STATES)
+
+
+def bookie_count_facts(states: Collection[str]) -> dict[str, int]:
+    """Return how many of these bookies are in each state, by the names that scripts get."""
+    found = list(states)
+    names = zip(("writable", "readOnly", "down"), BOOKIE_STATES, strict=True)
+    return {"total": len(found), **{name: found.count(state) for name, state in names}}
 
 
 def bookies(states: Mapping[str, str], addresses: Mapping[str, str | None] | None = None) -> Table:

@@ -37,6 +37,11 @@ def counted(count: int, one: str, many: str = "") -> str:
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"
 
 
+def host_port(host: str, port: int) -> str:
+    """Return host and port as one text, an address of IPv6 in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def when(milliseconds: int | None) -> str | None:
     """Return milliseconds since 1970 as UTC to the second, None for none."""
     return None if not milliseconds else told_utc(milliseconds)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, urlsplit
 
+from bk_core.display.words import host_port
 from bk_core.errors import InvalidArgumentError
 from bk_core.metadata.access import AUTH_OPTIONS, TLS_OPTIONS
 from bk_core.security import URI_OPTIONS as OF_BOOKIES
@@ -123,12 +124,7 @@ def split_hosts(hosts: str, default_port: int) -> list[tuple[str, int]]:
 
 def joined_hosts(hosts: str, default_port: int) -> str:
     """Return the same hosts, each with its port."""
-    return ",".join(address(host, port) for host, port in split_hosts(hosts, default_port))
-
-
-def address(host: str, port: int) -> str:
-    """Return host and port as one text, an address of IPv6 in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return ",".join(host_port(host, port) for host, port in split_hosts(hosts, default_port))
 
 
 def _split(text: str, default_port: int) -> tuple[str, int]:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from bk_core.display.ledgers import WRITABLE, bookie_states
 from bk_core.display.words import counted
 from bk_core.metadata.store import BookieView
 from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
@@ -60,8 +61,7 @@ class EventLog:
 
 def of_bookies(before: BookieView, now: BookieView) -> Iterator[ClusterEvent]:
     """Yield the bookies that came, went, or became writable or read-only."""
-    states_before = dict.fromkeys(before.readonly, "read-only") | dict.fromkeys(before.writable, "writable")
-    states_now = dict.fromkeys(now.readonly, "read-only") | dict.fromkeys(now.writable, "writable")
+    states_before, states_now = (bookie_states(view.writable, view.readonly) for view in (before, now))
     for bookie in sorted(states_before.keys() | states_now.keys()):
         was, is_now = states_before.get(bookie), states_now.get(bookie)
         if was == is_now:
@@ -69,9 +69,9 @@ def of_bookies(before: BookieView, now: BookieView) -> Iterator[ClusterEvent]:
         if is_now is None:
             yield ClusterEvent("bookie", f"bookie {bookie} is down: it is not registered any more", "bad")
         elif was is None:
-            yield ClusterEvent("bookie", f"bookie {bookie} is up, {is_now}", "good" if is_now == "writable" else "watch")
+            yield ClusterEvent("bookie", f"bookie {bookie} is up, {is_now}", "good" if is_now == WRITABLE else "watch")
         else:
-            yield ClusterEvent("bookie", f"bookie {bookie} is {is_now} now", "good" if is_now == "writable" else "watch")
+            yield ClusterEvent("bookie", f"bookie {bookie} is {is_now} now", "good" if is_now == WRITABLE else "watch")
 
 
 def of_ids(created: list[int], deleted: list[int]) -> Iterator[ClusterEvent]:

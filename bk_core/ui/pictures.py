@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from bk_core.display.ledgers import DOWN
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata
 from bk_core.ui.entries import Replica
 from bk_core.ui.layout import bookie_link
@@ -23,7 +24,7 @@ def fragments_picture(metadata: LedgerMetadata, end: int | None, states: Mapping
     fragments = metadata.fragments[-FRAGMENTS_MAX:]
     spans = _spans(fragments, end)
     bookies = list(dict.fromkeys(bookie for fragment in fragments for bookie in fragment.ensemble))
-    rows = [_row(bookie, fragments, spans, states.get(bookie, "down")) for bookie in bookies[:BOOKIES_MAX]]
+    rows = [_row(bookie, fragments, spans, states.get(bookie, DOWN)) for bookie in bookies[:BOOKIES_MAX]]
     more = f"{len(bookies) - BOOKIES_MAX} bookies more are not drawn. " if len(bookies) > BOOKIES_MAX else ""
     earlier = f"Only the last {FRAGMENTS_MAX} fragments are drawn. " if len(metadata.fragments) > FRAGMENTS_MAX else ""
     told = f"{more}{earlier}Entries {fragments[0].first_entry_id} to {'now' if end is None else end}, from left to right."
@@ -53,7 +54,7 @@ def _row(bookie: str, fragments: Sequence[Fragment], spans: Sequence[tuple[float
     firsts = [fragment.first_entry_id for fragment in fragments if bookie in fragment.ensemble]
     told = f"{bookie}: fragments from entry {', '.join(map(str, firsts[:5]))}{', ...' if len(firsts) > 5 else ''}"
     picture = tag("svg", bars, viewBox=f"0 0 {_WIDE} 10", preserveAspectRatio="none", class_=f"bar {state}", role="img", aria_label=told)
-    label: list[Child] = [bookie_link(bookie), tag("span", f" {state}", class_="bad-word") if state == "down" else None]
+    label: list[Child] = [bookie_link(bookie), tag("span", f" {state}", class_="bad-word") if state == DOWN else None]
     return tag("tr", tag("th", label, scope="row"), tag("td", picture))
 
 

@@ -185,9 +185,9 @@ def test_filters_take_what_was_read() -> None:
 def test_the_index_does_not_grow_with_ledgers_that_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bk_core.ui.index.SPARE", 3)
     index = index_of(0)
-    for number in range(100):
-        index.learn(number, replace(OPEN, custom={"log": b"log %d" % number}))
-        index.replace(array("q", [number, number + 1]))
+    for one in range(100):
+        index.learn(one, replace(OPEN, custom={"log": b"log %d" % one}))
+        index.replace(array("q", [one, one + 1]))
     assert len(index._shared) <= index.known + 3
     assert index.older(Filter(log="log 99"), None, 9) == [99]
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from bk_core.client.doctor.findings import SHOWN_MAX, Finding
 from bk_core.client.doctor.probe import BookieProbe
-from bk_core.display.words import counted, disk_size
+from bk_core.display.ledgers import DOWN, READ_ONLY, WRITABLE, bookie_states
+from bk_core.display.words import counted, disk_size, host_port
 from bk_core.errors import MetadataError, MetadataFormatError, NoNodeError
 from bk_core.metadata.cookies import decode_cookie
 from bk_core.metadata.racks import parse_rack_map
@@ -17,7 +18,6 @@ from bk_core.protocol.ledger.metadata import BookieId
 if TYPE_CHECKING:
     from bk_core.client.client import BookKeeper
 
-WRITABLE, READ_ONLY, DOWN = "writable", "read-only", "down"
 NEARLY_FULL, FULL = 0.90, 0.95
 """The used share of a bookie's disks from which on it is nearly full, and full: Apache's bookies warn at 0.90 and stop at 0.95."""
 LITTLE_BYTES = 1 << 30
@@ -29,9 +29,8 @@ _MARKS_MAX = 1000
 def states_of(client: BookKeeper) -> dict[BookieId, str]:
     """Return the state of every bookie by its id, in the order of ids: "writable", "read-only", or "down" for a bookie that only has a
     cookie."""
-    view, cookies = client.bookies(), client.store.cookies()
-    states = dict.fromkeys(cookies, DOWN) | dict.fromkeys(view.readonly, READ_ONLY) | dict.fromkeys(view.writable, WRITABLE)
-    return dict(sorted(states.items()))
+    view = client.bookies()
+    return bookie_states(view.writable, view.readonly, client.store.cookies())
 
 
 def judge_cluster(client: BookKeeper) -> Iterator[Finding]:
@@ -148,7 +147,7 @@ def _judge_cookie(client: BookKeeper, bookie: BookieId, instance: str | None) ->
 
 def _judge_probe(probe: BookieProbe, named: int) -> Iterator[Finding]:
     if not probe.answers:
-        where = "" if probe.address is None else f" at {probe.address[0]}:{probe.address[1]}"
+        where = "" if probe.address is None else f" at {host_port(*probe.address)}"
         what = f"bookie {probe.bookie} is registered and gives no answer{where} ({probe.state}: {probe.problem})"
         advice = "see if its process runs and if this host reaches it; a registration of a dead process goes within its session's timeout"
         if named:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from bk_core.client.doctor.bookies import DOWN, judge_bookies, judge_cluster, judge_count, states_of
+from bk_core.client.doctor.bookies import judge_bookies, judge_cluster, judge_count, states_of
 from bk_core.client.doctor.findings import Diagnosis, Finding, sorted_findings
 from bk_core.client.doctor.ledgers import LedgerScan
 from bk_core.client.doctor.logs import Lists, judge_logs, judge_orphans, read_lists
 from bk_core.client.doctor.probe import TIMEOUT_S, probe_bookies
+from bk_core.display.ledgers import DOWN
 from bk_core.display.words import told_age
 from bk_core.errors import MetadataDeniedError, MetadataFormatError, NoSuchLogRootError
 from bk_core.protocol.log.times import SKEW_MS

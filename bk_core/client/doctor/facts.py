@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bk_core.client.doctor.bookies import DOWN, states_of
+from bk_core.client.doctor.bookies import states_of
 from bk_core.client.doctor.http import service_info
 from bk_core.client.doctor.probe import TIMEOUT_S, BookieProbe, probe_bookies
+from bk_core.display.ledgers import DOWN
+from bk_core.display.words import host_port
 from bk_core.errors import BookieUnavailableError, InvalidArgumentError, MetadataFormatError, NoNodeError
 from bk_core.metadata.cookies import Cookie, decode_cookie
 from bk_core.metadata.racks import parse_rack_map
@@ -159,6 +161,14 @@ def bookie_facts(
         rack_of(client, bookie),
         _ledgers_of(client, bookie, progress) if ledgers else None,
     )
+
+
+def address_of(client: BookKeeper, bookie: BookieId) -> str | None:
+    """Return the host and port at which a bookie is registered; None if it is not, and its id tells none."""
+    try:
+        return host_port(*client.store.resolve(bookie))
+    except BookieUnavailableError:
+        return None
 
 
 def rack_of(client: BookKeeper, bookie: BookieId) -> str | None:

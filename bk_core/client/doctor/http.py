@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError, URLError
 from urllib.request import ProxyHandler, Request, build_opener
 
+from bk_core.display.words import host_port
 from bk_core.errors import BookieHttpError, MetadataFormatError
 from bk_core.metadata.service_info import ServiceInfo, decode_service_info
 from bk_core.protocol.ledger.metadata import BookieId
@@ -34,8 +35,7 @@ def http_address(info: ServiceInfo | None) -> str | None:
     """Return ``host:port`` of a bookie's HTTP server; None if it has none."""
     for endpoint in info.endpoints if info is not None else ():
         if endpoint.protocol == "http":
-            host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
-            return f"{host}:{endpoint.port}"
+            return host_port(endpoint.host, endpoint.port)
     return None
 
 

@@ -9,11 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bk_core.client.doctor.bookies import DOWN, states_of
+from bk_core.client.doctor.bookies import states_of
 from bk_core.client.doctor.probe import TIMEOUT_S, BookieProbe, probe_bookies
 from bk_core.client.inspect import intact_header
 from bk_core.client.log.list_store import log_path, read_ledger_list
 from bk_core.client.log.live_writers import LiveWriter, foremost, live_writers
+from bk_core.display.ledgers import DOWN
 from bk_core.errors import BkError
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import BookieId, LedgerState

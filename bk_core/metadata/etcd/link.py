@@ -15,6 +15,7 @@ from threading import RLock
 from typing import Any
 
 from bk_core.background import WHEN_WOKEN, BackgroundLoop, WorkerPool
+from bk_core.display.words import host_port
 from bk_core.errors import (
     CLIENT_CLOSED,
     BkError,
@@ -32,7 +33,7 @@ from bk_core.metadata.etcd.connection import Connection, Failure, check_fork
 from bk_core.metadata.etcd.probe import DEFAULT_PORT, look
 from bk_core.metadata.etcd.words import Meaning, error_of, meaning_of
 from bk_core.metadata.tree.connected import KNOWN_ADDRESS_S
-from bk_core.metadata.uri import address, split_hosts
+from bk_core.metadata.uri import split_hosts
 from bk_core.protocol.session.outage import Connection as News
 from bk_core.protocol.session.outage import Welcome
 from bk_core.protocol.session.reach import ETCD, Found, Reach, is_at_odds, is_hopeless, told
@@ -142,7 +143,7 @@ class Link:
         wait_s = self._welcome.waits_s(max(self._session_timeout_s, 1.0))
         made: Connection | None = None
         try:
-            made = Connection(address(host, port), None if self._tls is None else pem_of(self._tls, host, port, wait_s))
+            made = Connection(host_port(host, port), None if self._tls is None else pem_of(self._tls, host, port, wait_s))
             with self._condition:
                 self._connecting = made
             self._check_open()
@@ -163,7 +164,7 @@ class Link:
         except Exception as error:  # a secret, a file of TLS, no descriptors: it is tried again, as after a server that is away
             if isinstance(error, SecretUnavailableError):
                 self._trouble = error
-            _LOG.debug("no connection to %s: %s", address(host, port), error)
+            _LOG.debug("no connection to %s: %s", host_port(host, port), error)
             self._give_up(made)
             return False
         self._settle(made)

@@ -8,10 +8,11 @@ import threading
 import time
 from typing import Any
 
+from bk_core.display.words import host_port
 from bk_core.metadata import secured
 from bk_core.metadata.access import MetadataTls
 from bk_core.metadata.etcd import http
-from bk_core.metadata.uri import address, split_hosts
+from bk_core.metadata.uri import split_hosts
 from bk_core.protocol.session.reach import ETCD, Found, Reach
 from bk_core.threads import Monitor, mark_own
 
@@ -36,14 +37,14 @@ def look(hosts: str, timeout_s: float, tls: MetadataTls | None = None) -> list[F
         try:
             threading.Thread(target=probe, args=(index, host, port), name=f"bk-etcd-look-{host}", daemon=True).start()
         except RuntimeError as error:  # no more threads can be started
-            found[index] = Found(address(host, port), Reach.UNREACHABLE, str(error), ETCD)
+            found[index] = Found(host_port(host, port), Reach.UNREACHABLE, str(error), ETCD)
     with arrived:
         arrived.wait_for(lambda: len(found) == len(servers), timeout_s)
-        return [found.get(index, Found(address(host, port), Reach.SILENT, "", ETCD)) for index, (host, port) in enumerate(servers)]
+        return [found.get(index, Found(host_port(host, port), Reach.SILENT, "", ETCD)) for index, (host, port) in enumerate(servers)]
 
 
 def _probe(host: str, port: int, timeout_s: float, tls: MetadataTls | None) -> Found:
-    name, deadline = address(host, port), time.monotonic() + timeout_s
+    name, deadline = host_port(host, port), time.monotonic() + timeout_s
     try:
         targets = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:

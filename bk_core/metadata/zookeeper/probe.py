@@ -8,9 +8,10 @@ import threading
 import time
 from typing import Any
 
+from bk_core.display.words import host_port
 from bk_core.metadata import secured
 from bk_core.metadata.access import MetadataTls
-from bk_core.metadata.uri import address, split_hosts
+from bk_core.metadata.uri import split_hosts
 from bk_core.protocol.session.reach import Found, Reach, kind_of
 from bk_core.threads import Monitor, mark_own
 
@@ -39,14 +40,14 @@ def look(hosts: str, timeout_s: float, tls: MetadataTls | None = None) -> list[F
         try:
             threading.Thread(target=probe, args=(index, host, port), name=f"bk-zookeeper-look-{host}", daemon=True).start()
         except RuntimeError as error:  # no more threads can be started
-            found[index] = Found(address(host, port), Reach.UNREACHABLE, str(error))
+            found[index] = Found(host_port(host, port), Reach.UNREACHABLE, str(error))
     with arrived:
         arrived.wait_for(lambda: len(found) == len(addresses), timeout_s)
-        return [found.get(index, Found(address(host, port), Reach.SILENT)) for index, (host, port) in enumerate(addresses)]
+        return [found.get(index, Found(host_port(host, port), Reach.SILENT)) for index, (host, port) in enumerate(addresses)]
 
 
 def _probe(host: str, port: int, timeout_s: float, tls: MetadataTls | None) -> Found:
-    name, deadline = address(host, port), time.monotonic() + timeout_s
+    name, deadline = host_port(host, port), time.monotonic() + timeout_s
     try:
         targets = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import islice
 
+from bk_core.client.doctor.facts import address_of
 from bk_core.client.inspect import BookieSpace, bookie_spaces
-from bk_core.display.ledgers import bookie_states
+from bk_core.display.ledgers import DOWN, bookie_states
 from bk_core.display.words import counted
-from bk_core.errors import BookieUnavailableError
 from bk_core.ui.findings import findings
 from bk_core.ui.index import UNREAD
 from bk_core.ui.layout import Page, World, amount, bookie_link, log_link, place, state_badge
@@ -85,19 +85,21 @@ def _findings(world: World) -> Markup:
 def _bookies(world: World, sight: Sight) -> Markup:
     client, registered = world.client, (*sight.bookies.writable, *sight.bookies.readonly)
     spaces = world.answers.get(("spaces", registered), lambda: bookie_spaces(client, registered), fresh_s=SPACES_S, wait_s=0.7)
-    addresses = world.answers.get(("addresses", registered), lambda: _addresses(world, registered), fresh_s=ADDRESSES_S, wait_s=0.7)
+    addresses = world.answers.get(
+        ("addresses", registered), lambda: {one: address_of(client, one) for one in registered}, fresh_s=ADDRESSES_S, wait_s=0.7
+    )
     silent = set(client.unanswering(0.0))
     rows = []
     for bookie, state in bookie_states(sight.bookies.writable, sight.bookies.readonly, sight.cookies).items():
         disk: Child = None
-        if state != "down" and spaces.value is not None:
+        if state != DOWN and spaces.value is not None:
             disk = _disk(spaces.value.get(bookie))
-        elif state != "down":
+        elif state != DOWN:
             disk = tag(
                 "span", "asked ..." if spaces.problem is None else spaces.problem, class_="soft", data_pending=spaces.problem is None
             )
         shown: list[Child] = [state_badge(state)]
-        if bookie in silent and state != "down":
+        if bookie in silent and state != DOWN:
             shown += [" ", badge("silent", "bad")]
         rows.append([bookie_link(bookie), shown, tag("span", text((addresses.value or {}).get(bookie)), class_="id"), disk])
     if not rows:
@@ -121,18 +123,6 @@ def _disk(space: BookieSpace | None) -> Markup:
         value=used,
     )
     return tag("span", bar, tag("span", f" {told}"), class_="disk")
-
-
-def _addresses(world: World, bookies: tuple[str, ...]) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
-    for bookie in bookies:
-        try:
-            host, port = world.client.store.resolve(bookie)
-        except BookieUnavailableError:
-            found[bookie] = None
-        else:
-            found[bookie] = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return found
 
 
 def _logs(sight: Sight) -> Markup:
