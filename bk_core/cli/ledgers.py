@@ -26,7 +26,6 @@ from bk_core.errors import NoSuchLedgerError
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
-    from bk_core.client.inspect import FoundLedger
 
 
 @click.group()
@@ -36,16 +35,6 @@ def ledger() -> None:
 
 for _command in (read_ledger, tail_ledger, diff_ledger):
     ledger.add_command(_command)
-
-
-def _found_summary(found: FoundLedger) -> dict[str, Any]:
-    if found.metadata is None:
-        return {"ledger": found.ledger_id, "state": display.UNREADABLE, "createdMs": found.created_ms, "problem": str(found.problem)}
-    return {"ledger": found.ledger_id, **display.summary(found.metadata, **_known(found))}
-
-
-def _known(found: FoundLedger) -> dict[str, Any]:
-    return {"storedBytes": found.stored_bytes, "createdMs": found.created_ms}
 
 
 @ledger.command("ls")
@@ -99,7 +88,7 @@ def _summaries(client: BookKeeper, ledger_ids: Iterable[int], bookie: str | None
         if found.problem is not None:
             click.echo(f"ledger {found.ledger_id}: {found.problem}", err=True)
         if bookie is None or (found.metadata is not None and names(found.metadata, bookie)):
-            yield _found_summary(found)
+            yield display.found_summary(found)
 
 
 @ledger.command("show")
@@ -116,7 +105,7 @@ def show_ledger(ledger_id: int, uri: str, protocol: str, as_json: bool) -> None:
     if found.metadata is None:
         assert found.problem is not None
         raise found.problem
-    metadata, known = found.metadata, _known(found)
+    metadata, known = found.metadata, display.known(found)
     if as_json:
         say_json({"ledger": ledger_id, **display.details(metadata, **known)})
         return

@@ -8,6 +8,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from bk_core.display.ledgers import UNREADABLE
 from bk_core.errors import DigestError, MetadataFormatError
 from bk_core.protocol.entry import digests, layout
 from bk_core.protocol.ledger import metadata_codec
@@ -37,6 +38,11 @@ class FoundLedger:
     metadata: LedgerMetadata | None
     created_ms: int | None
     problem: MetadataFormatError | None = None
+
+    @property
+    def state(self) -> str:
+        """The state: "OPEN", "IN_RECOVERY", "CLOSED", or "UNREADABLE" where the metadata cannot be understood."""
+        return UNREADABLE if self.metadata is None else self.metadata.state.name
 
     @property
     def stored_bytes(self) -> int | None:

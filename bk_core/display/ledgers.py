@@ -9,6 +9,7 @@ from bk_core.display.table import Table
 from bk_core.display.words import preview, told_age, when
 
 if TYPE_CHECKING:
+    from bk_core.client.inspect import FoundLedger
     from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata
     from bk_core.protocol.ledger.run import EntryRun
 
@@ -36,6 +37,18 @@ def summary(metadata: LedgerMetadata, **known: Any) -> dict[str, Any]:
         "createdMs": metadata.ctime_ms,
         **known,
     }
+
+
+def found_summary(found: FoundLedger) -> dict[str, Any]:
+    """Return the facts of a ledger that exists, with its id; of one whose metadata cannot be understood the problem instead."""
+    if found.metadata is None:
+        return {"ledger": found.ledger_id, "state": UNREADABLE, "createdMs": found.created_ms, "problem": str(found.problem)}
+    return {"ledger": found.ledger_id, **summary(found.metadata, **known(found))}
+
+
+def known(found: FoundLedger) -> dict[str, Any]:
+    """Return the facts of a ledger that its metadata does not tell, or not always, for ``summary``, ``details`` and ``ledger``."""
+    return {"storedBytes": found.stored_bytes, "createdMs": found.created_ms}
 
 
 def details(metadata: LedgerMetadata, **known: Any) -> dict[str, Any]:

@@ -28,7 +28,6 @@ from bk_spark.source.starting import source_logs
 from bk_spark.tables.table import Row, Table, chunks, moment
 
 LEDGERS_PER_TASK = 2000  # about a second of metadata reads
-_UNREADABLE = "UNREADABLE"
 
 _LEDGERS_SCHEMA = StructType(
     [
@@ -97,7 +96,7 @@ def _ledger_rows(client: Any, options: Options, ids: tuple[int, ...], columns: C
     for found in found_ledgers(client, ids):
         ledger_id, metadata = found.ledger_id, found.metadata
         if metadata is None:
-            yield {"ledgerId": ledger_id, "state": _UNREADABLE, "createdAt": moment(found.created_ms)}
+            yield {"ledgerId": ledger_id, "state": found.state, "createdAt": moment(found.created_ms)}
             continue
         closed = metadata.state is LedgerState.CLOSED
         last = metadata.last_entry_id if closed else None
@@ -106,7 +105,7 @@ def _ledger_rows(client: Any, options: Options, ids: tuple[int, ...], columns: C
         log = metadata.custom.get("log")
         yield {
             "ledgerId": ledger_id,
-            "state": metadata.state.name,
+            "state": found.state,
             "ensembleSize": metadata.ensemble_size,
             "writeQuorumSize": metadata.write_quorum_size,
             "ackQuorumSize": metadata.ack_quorum_size,

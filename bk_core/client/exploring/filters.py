@@ -8,7 +8,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from bk_core.arguments import COUNT, ID, TEXT, is_items
-from bk_core.client.exploring.ledger import UNREADABLE, Ledger
+from bk_core.client.exploring.ledger import Ledger
+from bk_core.display.ledgers import UNREADABLE
 from bk_core.errors import ArgumentTypeError, InvalidArgumentError
 from bk_core.near import meant
 from bk_core.protocol.ledger.metadata import BookieId, LedgerState

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
     from bk_core.client.client import BookKeeper
 
-UNREADABLE = "UNREADABLE"
-"""The ``state`` of a ledger whose metadata cannot be understood."""
-
 
 class Ledger(StaysHere):
     """One ledger, as its metadata was when it was read. No bookie is asked, and nobody is fenced.
@@ -64,7 +61,7 @@ class Ledger(StaysHere):
     @property
     def state(self) -> str:
         """The state: "OPEN", "IN_RECOVERY", "CLOSED", or "UNREADABLE" where the metadata cannot be understood."""
-        return UNREADABLE if self._found.metadata is None else self._found.metadata.state.name
+        return self._found.state
 
     @property
     def created_at(self) -> datetime | None:
@@ -161,8 +158,7 @@ class Ledger(StaysHere):
             for one in self.fragments
         ]
         fragments = table.Table(["#first entry", "#last entry", "live copies", "ensemble"], rows)
-        known = {"storedBytes": found.stored_bytes, "createdMs": found.created_ms}
-        return table.html(ledgers.ledger(found.metadata, self.ledger_id, **known), fragments)
+        return table.html(ledgers.ledger(found.metadata, self.ledger_id, **ledgers.known(found)), fragments)
 
 
 def read_ledger(client: BookKeeper, ledger_id: int) -> Ledger:
@@ -171,6 +167,13 @@ def read_ledger(client: BookKeeper, ledger_id: int) -> Ledger:
     if found is None:
         raise NoSuchLedgerError(f"ledger {ledger_id} does not exist", ledger=ledger_id)
     return Ledger(client, found)
+
+
+def ledger_summary(ledger: Ledger) -> dict[str, Any]:
+    """Return the facts of a ledger for the table of ledgers that people see."""
+    from bk_core.display import ledgers
+
+    return ledgers.found_summary(ledger._found)
 
 
 LEDGER_COLUMNS: Mapping[str, str] = {

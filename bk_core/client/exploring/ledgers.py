@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from bk_core.arguments import COUNT, POSITIVE, checked
 from bk_core.client.exploring.filters import LedgerFilters, Wanted
 from bk_core.client.exploring.lazy_table import LazyTable
-from bk_core.client.exploring.ledger import LEDGER_COLUMNS, UNREADABLE, Ledger, ledger_row
+from bk_core.client.exploring.ledger import LEDGER_COLUMNS, Ledger, ledger_row, ledger_summary
 from bk_core.client.inspect import found_ledgers
 from bk_core.client.log.showing import SHOWN_S, shown_in_time
 from bk_core.display.words import counted
@@ -113,7 +113,7 @@ class Ledgers(LazyTable):
 
         scan = _Scan(time.monotonic() + SHOWN_WITHIN_S)
         found = list(islice(self._read(False, scan), SHOWN_ROWS + 1))
-        rows = ledgers.ledgers(map(_summary, found[:SHOWN_ROWS]), time.time_ns() // 1_000_000)
+        rows = ledgers.ledgers(map(ledger_summary, found[:SHOWN_ROWS]), time.time_ns() // 1_000_000)
         if scan.is_cut:
             more = f"only the first {counted(scan.looked_at, 'ledger')} were looked at: the cluster took too long for more to be shown here"
         elif len(found) > SHOWN_ROWS:
@@ -157,16 +157,6 @@ def _tell(progress: Callable[[int], object] | bool, count: int, end: str = "") -
         progress(count)
     else:
         print(f"\r{counted(count, 'ledger')} read", end=end, file=sys.stderr, flush=True)
-
-
-def _summary(ledger: Ledger) -> dict[str, Any]:
-    from bk_core.display import ledgers
-
-    created_ms = ledger._found.created_ms
-    if ledger.state == UNREADABLE:
-        return {"ledger": ledger.ledger_id, "state": UNREADABLE, "createdMs": created_ms}
-    known = {"storedBytes": ledger.stored_bytes, "createdMs": created_ms}
-    return {"ledger": ledger.ledger_id, **ledgers.summary(ledger.metadata, **known)}
 
 
 COPY_COLUMNS: Mapping[str, str] = {
