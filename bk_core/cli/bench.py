@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 from rich.progress import BarColumn, TextColumn
 
-from bk_core.cli.output import cluster_options, connected, progress_bar, say_json, say_table
+from bk_core.cli.output import cluster_options, connected, digest_choice, say_json, say_table
+from bk_core.cli.progress import progress_bar
 from bk_core.cli.statuses import terminated_in_order
 from bk_core.cli.units import Number, Size
 from bk_core.display import cluster as display
@@ -31,7 +32,7 @@ _TOLD = (0.5, 0.99, 0.999)  # what fits into 80 columns
 @click.option("--entries", type=click.IntRange(min=1), help="So many entries in each phase, in place of a duration.")
 @click.option("--in-flight", type=click.IntRange(min=1), default=1000, show_default=True, help="Entries that wait for an acknowledgement.")
 @click.option("--run", "run_entries", type=click.IntRange(min=1), help="Entries that are sent together.  [default: 50, or all in flight]")
-@click.option("--digest", type=click.Choice(["CRC32", "MAC", "CRC32C", "DUMMY"], case_sensitive=False), default="CRC32C", show_default=True)
+@click.option("--digest", type=digest_choice(), default="CRC32C", show_default=True)
 @cluster_options
 def bench(
     quorums: str,

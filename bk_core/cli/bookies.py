@@ -1,4 +1,4 @@
-"""``bk bookie show``, ``health``, ``read-only`` and ``cookie``: one bookie from all sides."""
+"""``bk bookie``: bookies from all sides."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bk_core.cli.output import cluster_options, connected, now_ms, say_json, say_table, with_progress
+from bk_core.cli.output import cluster_options, connected, now_ms, say_json, say_table
+from bk_core.cli.progress import with_progress
+from bk_core.cli.replication import decommission
 from bk_core.cli.units import Number
 from bk_core.display import cluster as display
+from bk_core.display import ledgers
 from bk_core.display.ledgers import DOWN, READ_ONLY, WRITABLE
-from bk_core.display.words import host_port
+from bk_core.display.words import counted
 from bk_core.errors import BookieHttpError, InvalidArgumentError, MetadataFormatError, NodeExistsError, NoNodeError
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
-    from bk_core.client.doctor.facts import BookieFacts
-    from bk_core.client.doctor.probe import BookieProbe
 
 _TURN_S = 20.0  # for a bookie to see what it was told, and to register anew
 _LOOK_S = 0.1
@@ -29,24 +30,41 @@ _timeout = click.option(
 )
 
 
-def probe_json(probe: BookieProbe | None) -> dict[str, Any] | None:
-    """Return a probe by the names that scripts get; times in microseconds."""
-    if probe is None:
-        return None
-    times = {
-        name: {"p50Us": _us(probe.round_trip_ns(0.5, name)), "p99Us": _us(probe.round_trip_ns(0.99, name)), "requests": len(found)}
-        for name, found in probe.round_trips_ns.items()
-    }
-    where = None if probe.address is None else host_port(*probe.address)
-    answer = {"answer": probe.state, "problem": probe.problem or None, "address": where, "connectUs": _us(probe.connect_ns)}
-    return {**answer, **times, "totalBytes": probe.total_bytes, "freeBytes": probe.free_bytes, "batchReads": probe.batch_reads}
+@click.group()
+def bookie() -> None:
+    """List bookies, look at their health and copies, set them read-only, and take them out of the cluster."""
 
 
-def _us(ns: int | None) -> float | None:
-    return None if ns is None else round(ns / 1000, 1)
+bookie.add_command(decommission)
 
 
-@click.command("show")
+@bookie.command("ls")
+@cluster_options
+def list_bookies(uri: str, protocol: str, as_json: bool) -> None:
+    """All bookies: registered ones with their address, and those that only have a cookie, which are down or gone for good."""
+    with connected(uri, protocol) as client:
+        found = _bookies(client)
+    if as_json:
+        for one in found:
+            say_json(one)
+        return
+    states = {one["bookie"]: one["state"] for one in found}
+    say_table(*ledgers.bookies(states, {one["bookie"]: one["address"] for one in found}))
+    click.echo(f"{counted(len(found), 'bookie')}: {ledgers.bookie_counts(states.values())}")
+
+
+def _bookies(client: BookKeeper) -> list[dict[str, Any]]:
+    from bk_core.client.doctor.bookies import states_of
+    from bk_core.client.doctor.facts import address_of
+
+    states, cookies = states_of(client), set(client.store.cookies())
+    return [
+        {"bookie": bookie, "state": state, "address": None if state == DOWN else address_of(client, bookie), "cookie": bookie in cookies}
+        for bookie, state in states.items()
+    ]
+
+
+@bookie.command("show")
 @click.argument("bookie_id", metavar="BOOKIE")
 @click.option("--no-ledgers", is_flag=True, help="Do not read the metadata of all ledgers for those that name the bookie.")
 @_requests
@@ -71,36 +89,12 @@ def show_bookie(bookie_id: str, no_ledgers: bool, requests: int, timeout: float,
             progress=lambda ids: with_progress(list(ids), "reading metadata"),
         )
     if as_json:
-        say_json(_facts_json(found))
+        say_json(display.bookie_facts(found))
     else:
         say_table(*display.bookie(found, now_ms()))
 
 
-def _facts_json(found: BookieFacts) -> dict[str, Any]:
-    cookie = found.cookie
-    kept = None
-    if cookie is not None:
-        index = None if cookie.index_dirs is None else list(cookie.index_dirs)
-        kept = {"journalDirs": list(cookie.journal_dirs), "ledgerDirs": list(cookie.ledger_dirs), "indexDirs": index}
-        kept["instanceId"] = cookie.instance_id  # type: ignore[assignment]
-    held = found.ledgers
-    return {
-        "bookie": found.bookie,
-        "state": found.state,
-        "probe": probe_json(found.probe),
-        "endpoints": [{"id": one.id, "protocol": one.protocol, "host": one.host, "port": one.port} for one in found.endpoints],
-        "properties": dict(found.properties),
-        "registeredMs": found.registered_ms,
-        "cookie": kept,
-        "problem": found.problem or None,
-        "rack": found.rack,
-        "ledgers": None
-        if held is None
-        else {"ledgers": held.ledgers, "fragments": held.fragments, "open": held.open, "first": list(held.first)},
-    }
-
-
-@click.command("health")
+@bookie.command("health")
 @click.argument("bookie_ids", metavar="[BOOKIE]...", nargs=-1)
 @_requests
 @_timeout
@@ -127,13 +121,13 @@ def health(bookie_ids: tuple[str, ...], requests: int, timeout: float, uri: str,
     found = [probes.get(one) or BookieProbe(one, DOWN, "it is not registered") for one in states]
     if as_json:
         for probe in found:
-            say_json({"bookie": probe.bookie, "state": states[probe.bookie], **(probe_json(probe) or {})})
+            say_json({"bookie": probe.bookie, "state": states[probe.bookie], **(display.probe_facts(probe) or {})})
     else:
         say_table(*display.probes(found, states))
     return 0 if found and all(probe.answers for probe in found) else 1
 
 
-@click.command("read-only")
+@bookie.command("read-only")
 @click.argument("bookie_id", metavar="BOOKIE")
 @click.argument("switch", type=click.Choice(["on", "off"]))
 @click.option("--http", "address", metavar="HOST:PORT", help="The bookie's HTTP server, where its registration does not tell it.")
@@ -212,10 +206,26 @@ def _await_state(client: BookKeeper, bookie: str, wanted: str) -> str:
         time.sleep(_LOOK_S)
 
 
+@bookie.command("collect")
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--up-to", type=click.IntRange(min=1), required=True, metavar="LEDGERS", help="The most ledgers that may be dropped.")
+def collect(directory: Path, up_to: int) -> int:
+    """Let the embedded bookie on DIRECTORY drop many deleted ledgers at once, in its next collection.
+
+    Without it a bookie refuses a round that would drop more than 100 ledgers and more than half of all, and says so in its log: that is
+    also how a metadata store looks that has lost its data.
+    """
+    from bk_core.bookie.guard import allow_collection
+
+    allow_collection(directory, up_to)
+    click.echo(f"the next collection of the bookie on {directory} may drop up to {counted(up_to, 'ledger')}")
+    return 0
+
+
 # --- cookies ------------------------------------------------------------------------------------------------------------
 
 
-@click.group("cookie")
+@bookie.group("cookie")
 def cookie() -> None:
     """Cookies: which directories and which cluster belong to a bookie's id."""
 
@@ -242,9 +252,7 @@ def get_cookie(bookie_id: str, raw: bool, uri: str, protocol: str, as_json: bool
         return
     found = decode_cookie(data)
     if as_json:
-        index = None if found.index_dirs is None else list(found.index_dirs)
-        dirs = {"journalDirs": list(found.journal_dirs), "ledgerDirs": list(found.ledger_dirs), "indexDirs": index}
-        say_json({"bookie": found.bookie_id, **dirs, "instanceId": found.instance_id})
+        say_json({"bookie": found.bookie_id, **display.cookie_facts(found)})
     else:
         say_table(*display.cookie(found))
 

@@ -19,7 +19,8 @@ import click
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
 
 from bk_core.cli.checkpoint_words import in_words, store_and_path, viewed, whole_store
-from bk_core.cli.output import cluster_options, connected, password_option, progress_bar, say_json
+from bk_core.cli.output import cluster_options, connected, password_option, say_json
+from bk_core.cli.progress import progress_bar
 from bk_core.cli.statuses import terminated_in_order
 from bk_core.client.checkpoints.within import everything
 from bk_core.client.files.imports import delete_unfinished_imports, forget_import, is_of_import, new_import, unfinished_imports

@@ -12,7 +12,8 @@ import click
 
 from bk_core.cli.checkpoint_copies import copy_in, copy_out
 from bk_core.cli.checkpoint_words import checkpoints_below, in_words, store_and_path, viewed, whole_store
-from bk_core.cli.output import cluster_options, connected, password_option, say_json, say_table, with_progress
+from bk_core.cli.output import cluster_options, connected, password_option, say_json, say_table
+from bk_core.cli.progress import with_progress
 from bk_core.cli.unread import ended_unread
 from bk_core.client.checkpoints.batches import Batch, StoreFolder, last_number, numbers, query_id, read_batch
 from bk_core.client.checkpoints.within import bases, everything

@@ -1,26 +1,28 @@
-"""``bk cluster init`` and ``bk bookie ls``: a new cluster in a ZooKeeper, and the bookies of one."""
+"""``bk cluster``: a new cluster, the one that there is, and its auto-recovery."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from bk_core.cli.doctor import doctor
 from bk_core.cli.output import cluster_options, connected, say_json, say_table
 from bk_core.display import cluster as display
-from bk_core.display import ledgers
-from bk_core.display.ledgers import DOWN
+from bk_core.display.ledgers import bookie_count_facts
 from bk_core.display.words import counted, when
 
 if TYPE_CHECKING:
-    from bk_core.client import BookKeeper
     from bk_core.metadata.underreplication import Mark, UnderreplicationStore
 
 
 @click.group()
 def cluster() -> None:
-    """Clusters in a ZooKeeper."""
+    """Make a cluster, show what it is and what is wrong with it, and switch its auto-recovery."""
+
+
+cluster.add_command(doctor)
 
 
 @cluster.command("init")
@@ -62,7 +64,7 @@ def info(uri: str, protocol: str, as_json: bool) -> None:
     if not as_json:
         say_table(*display.info(found, uri))
         return
-    bookies = {**ledgers.bookie_count_facts(found.states.values()), "answering": found.answering}
+    bookies = {**bookie_count_facts(found.states.values()), "answering": found.answering}
     total, free = found.space
     recovery = {"on": found.autorecovery_on, "delaySeconds": found.recovery_delay_s, "auditor": found.auditor}
     what = {"uri": uri, "cluster": found.cluster, "layout": found.layout, "logRoot": found.log_root}
@@ -112,29 +114,3 @@ def _marks(found: UnderreplicationStore) -> Iterator[Mark]:
         mark = found.mark_of(ledger_id)
         if mark is not None:  # else it was repaired since it was listed
             yield mark
-
-
-@click.command("ls")
-@cluster_options
-def list_bookies(uri: str, protocol: str, as_json: bool) -> None:
-    """All bookies: registered ones with their address, and those that only have a cookie, which are down or gone for good."""
-    with connected(uri, protocol) as client:
-        found = _bookies(client)
-    if as_json:
-        for one in found:
-            say_json(one)
-        return
-    states = {one["bookie"]: one["state"] for one in found}
-    say_table(*ledgers.bookies(states, {one["bookie"]: one["address"] for one in found}))
-    click.echo(f"{counted(len(found), 'bookie')}: {ledgers.bookie_counts(states.values())}")
-
-
-def _bookies(client: BookKeeper) -> list[dict[str, Any]]:
-    from bk_core.client.doctor.bookies import states_of
-    from bk_core.client.doctor.facts import address_of
-
-    states, cookies = states_of(client), set(client.store.cookies())
-    return [
-        {"bookie": bookie, "state": state, "address": None if state == DOWN else address_of(client, bookie), "cookie": bookie in cookies}
-        for bookie, state in states.items()
-    ]

@@ -11,16 +11,15 @@ from click.shell_completion import get_completion_class
 import bk_core
 from bk_core.cli import statuses
 from bk_core.cli.bench import bench
-from bk_core.cli.bookies import cookie, health, read_only, show_bookie
+from bk_core.cli.bookies import bookie
 from bk_core.cli.checkpoints import checkpoint
-from bk_core.cli.clusters import cluster, list_bookies
-from bk_core.cli.doctor import doctor
+from bk_core.cli.clusters import cluster
 from bk_core.cli.ledgers import ledger
 from bk_core.cli.live_page import live_page
 from bk_core.cli.local import local
 from bk_core.cli.logs import log
 from bk_core.cli.queries import query
-from bk_core.cli.replication import bookie, check, repair
+from bk_core.cli.replication import check, repair
 from bk_core.cli.terminal import safe_streams, telling_of_waits
 from bk_core.cli.top import top
 from bk_core.cli.traces import trace
@@ -71,28 +70,12 @@ def completion(shell: str) -> None:
     click.echo(found(cli, {}, "bk", "_BK_COMPLETE").source())
 
 
-ledger.add_command(check)
-ledger.add_command(repair)
-for _command in (xray, copy_ledger, export_ledger, import_ledger):
-    ledger.add_command(_command)
-for _command in (export_log, import_log, verify_log):
-    log.add_command(_command)
-bookie.add_command(list_bookies)
-for command in (show_bookie, health, read_only, cookie):
-    bookie.add_command(command)
-cluster.add_command(doctor)
-cli.add_command(cluster)
-cli.add_command(ledger)
-cli.add_command(bookie)
-cli.add_command(log)
-cli.add_command(query)
-cli.add_command(checkpoint)
-cli.add_command(bench)
-cli.add_command(top)
-cli.add_command(trace)
-cli.add_command(local)
-cli.add_command(live_page)
-cli.add_command(completion)
+for _one in (check, repair, xray, copy_ledger, export_ledger, import_ledger):
+    ledger.add_command(_one)
+for _one in (export_log, import_log, verify_log):
+    log.add_command(_one)
+for _one in (cluster, ledger, bookie, log, query, checkpoint, bench, top, trace, local, live_page, completion):
+    cli.add_command(_one)
 
 
 def run(arguments: list[str] | None = None) -> int:

@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from bk_core.cli.output import RateColumn, cluster_options, connected, console, progress_bar, say_json
+from bk_core.cli.output import cluster_options, connected, console, say_json
+from bk_core.cli.progress import RateColumn, progress_bar
 from bk_core.cli.units import Duration, Number
 from bk_core.display import cluster as display
 from bk_core.display.ledgers import bookie_count_facts
@@ -80,10 +81,8 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _say_json(found: Diagnosis) -> None:
-    from bk_core.client.doctor.findings import finding_json
-
     for finding in found.findings:
-        say_json(finding_json(finding))
+        say_json(display.finding_facts(finding))
     counts = found.ledgers
     ledgers = {"total": counts.total, "open": counts.open, "inRecovery": counts.in_recovery, "closed": counts.closed}
     summary: dict[str, Any] = {"cluster": found.cluster, "good": found.is_good}

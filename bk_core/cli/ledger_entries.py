@@ -10,7 +10,7 @@ import click
 
 from bk_core.arguments import check_reached
 from bk_core.cli.output import access_options, check_range, cluster_options, connected, say_found, say_json
-from bk_core.cli.replication import watched
+from bk_core.cli.progress import watched
 from bk_core.cli.unread import ended_unread
 from bk_core.display import copies as display
 from bk_core.display.words import counted, preview

@@ -10,16 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bk_core.cli.ledger_entries import diff_ledger, read_ledger, tail_ledger
-from bk_core.cli.output import (
-    access_options,
-    cluster_options,
-    connected,
-    now_ms,
-    say_json,
-    say_rows,
-    say_table,
-    with_progress,
-)
+from bk_core.cli.output import access_options, cluster_options, connected, now_ms, say_json, say_rows, say_table
+from bk_core.cli.progress import with_progress
 from bk_core.display import ledgers as display
 from bk_core.display.words import counted
 from bk_core.errors import NoSuchLedgerError

@@ -16,7 +16,8 @@ from rich.progress import TextColumn
 
 from bk_core.arguments import brief
 from bk_core.cli.log_rows import followed, last_rows, read_rows, say_rows
-from bk_core.cli.output import RateColumn, cluster_options, connected, password_option, progress_bar, say_json
+from bk_core.cli.output import cluster_options, connected, password_option, say_json
+from bk_core.cli.progress import RateColumn, progress_bar
 from bk_core.cli.unread import ended_unread
 from bk_core.display.words import counted, preview, rounded_size
 from bk_core.errors import LogFormatError, NoSuchLogError, NoSuchLogRootError

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bk_core.cli.checkpoint_words import PASSWORD_GIVEN_BY
-from bk_core.cli.output import cluster_options, connected, password_option, say_json, say_table, with_progress
+from bk_core.cli.output import cluster_options, connected, password_option, say_json, say_table
+from bk_core.cli.progress import with_progress
 from bk_core.cli.units import Duration
 from bk_core.display import logs as display
+from bk_core.display.ledgers import named_ledgers
 from bk_core.display.words import counted, when
 from bk_core.errors import MetadataFormatError, NoSuchLogError, WrongClusterError
 
@@ -118,7 +120,7 @@ def release(name: str, even_if_alive: bool, password: str, uri: str, protocol: s
     if as_json:
         say_json({"log": name, "closed": list(closed)})
     elif closed:
-        click.echo(f"log {name} released: closed {'ledger' if len(closed) == 1 else 'ledgers'} {', '.join(map(str, closed))}")
+        click.echo(f"log {name} released: closed {named_ledgers(closed)}")
     else:
         click.echo(f"log {name} has no live segment")
 

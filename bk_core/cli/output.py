@@ -14,13 +14,13 @@ import click
 from click.core import ParameterSource
 from rich import table as rich_table
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
-from rich.text import Text
 
 from bk_core.cli.terminal import inner, safe_json
+from bk_core.cli.units import Number
 from bk_core.display.table import Table
 from bk_core.display.words import cell, safe
 from bk_core.errors import InvalidArgumentError
+from bk_core.protocol.ledger.metadata import DigestType
 from bk_core.secrets import SecretFile, text_of
 
 if TYPE_CHECKING:
@@ -30,8 +30,9 @@ URI_VARIABLE = "BOOKKEEPER_METADATA_SERVICE_URI"
 PASSWORD_VARIABLE = "BOOKKEEPER_LEDGER_PASSWORD"
 _PIPE_WIDTH = 160  # columns of a table that does not go to a terminal
 _BLOCK = 1000  # rows that are laid out together
+_MEGA = 1_000_000
+_RATE_MAX = 1e9  # MB a second
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-_Item = TypeVar("_Item")
 
 
 def cluster_options(command: _Command) -> _Command:
@@ -67,9 +68,23 @@ def password_option(command: _Command) -> _Command:
 
 def access_options(command: _Command) -> _Command:
     """Adds --password and --digest."""
-    digest = click.Choice(["CRC32", "MAC", "CRC32C", "DUMMY"], case_sensitive=False)
     text = "Digest type of the ledger. Old ledgers do not store theirs; without this option CRC32 is assumed for them."
-    return password_option(click.option("--digest", type=digest, help=text)(command))
+    return password_option(click.option("--digest", type=digest_choice(), help=text)(command))
+
+
+def digest_choice() -> click.Choice[str]:
+    """Return the digest types as the values of an option, in large or small letters."""
+    return click.Choice(list(DigestType.__members__), case_sensitive=False)
+
+
+def rate_option(command: _Command) -> _Command:
+    """Adds --rate, in MB a second; ``bytes_per_second`` makes bytes of it."""
+    return click.option("--rate", type=Number(min=0, min_open=True, max=_RATE_MAX), help="Read at most so many MB a second.")(command)
+
+
+def bytes_per_second(rate: float | None) -> int | None:
+    """Return the bytes a second of --rate; None for no bound."""
+    return None if rate is None else max(1, int(rate * _MEGA))
 
 
 @contextmanager
@@ -156,26 +171,3 @@ def _plain(text: str) -> str:
 def console() -> Console:
     """Rich's way to standard output. Texts of others go through ``say_table``, or through ``safe``."""
     return Console(file=inner(sys.stdout), width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
-
-
-def progress_bar(*columns: ProgressColumn, disable: bool = False) -> Progress:
-    """A bar on standard error. What is printed meanwhile goes its own way."""
-    to = Console(file=inner(sys.stderr))
-    return Progress(*columns, console=to, transient=True, disable=disable, redirect_stdout=False, redirect_stderr=False)
-
-
-def with_progress(items: Sequence[_Item], text: str) -> Iterator[_Item]:
-    """The items, with a bar on standard error if that is a terminal and there are many."""
-    if len(items) < 50 or not sys.stderr.isatty():
-        yield from items
-        return
-    with progress_bar(TextColumn(text), BarColumn(), MofNCompleteColumn(), RateColumn(), TimeRemainingColumn()) as progress:
-        yield from progress.track(items)
-
-
-class RateColumn(ProgressColumn):
-    """Shows the number of items a second, of late."""
-
-    def render(self, task: Task) -> Text:
-        speed = task.finished_speed or task.speed
-        return Text("" if speed is None else f"{speed:,.0f}/s" if speed >= 10 else f"{speed:.1f}/s")

@@ -1,17 +1,15 @@
-"""``bk ledger check``, ``bk ledger repair``, ``bk bookie``: replicas that are missing, bad or too many, and what is done about it."""
+"""``bk ledger check`` and ``repair``, ``bk bookie decommission``: replicas that are missing, bad or on a bookie that is to go."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.progress import BarColumn, TextColumn
 
-from bk_core.cli.output import RateColumn, access_options, cluster_options, connected, progress_bar, say_found, say_json, say_table
+from bk_core.cli.output import access_options, bytes_per_second, cluster_options, connected, rate_option, say_found, say_json, say_table
+from bk_core.cli.progress import watched
 from bk_core.cli.units import Number
 from bk_core.display import repairs as display
 from bk_core.display.words import counted, rounded_size
@@ -20,14 +18,7 @@ from bk_core.protocol.ledger.replication import ReplicaReport
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
-    from bk_core.client.repair.report import DecommissionReport, LedgerReport, OnProgress, Progress, RepairReport
-
-_MEGA = 1_000_000
-_RATE_MAX = 1e9  # MB a second
-
-
-def rate_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--rate", type=Number(min=0, min_open=True, max=_RATE_MAX), help="Read at most so many MB a second.")(command)
+    from bk_core.client.repair.report import DecommissionReport, LedgerReport, RepairReport
 
 
 def _tail_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,10 +35,6 @@ def _tail_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-def bytes_per_second(rate: float | None) -> int | None:
-    return None if rate is None else max(1, int(rate * _MEGA))
-
-
 def _access(password: str, digest: str | None) -> dict[str, Any]:
     """Return the password and digest type for ledgers whose metadata stores none (META-15)."""
     return {"password": password.encode() or None, "digest_type": digest}
@@ -57,21 +44,6 @@ def _chosen(client: BookKeeper, ledger_id: int | None, everything: bool) -> list
     if (ledger_id is None) != everything:
         raise click.UsageError("name one ledger, or give --all")
     return list(client.list_ledgers()) if ledger_id is None else [ledger_id]
-
-
-@contextmanager
-def watched() -> Iterator[OnProgress]:
-    """A line on standard error that shows what is being read or copied, if that is a terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[done]}"), RateColumn())
-    with progress_bar(*columns, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("", total=None, done="")
-
-        def show(progress: Progress) -> None:
-            done = f"{counted(progress.entries, 'entry', 'entries')}, {rounded_size(progress.bytes)}"
-            text = f"ledger {progress.ledger_id}: {progress.step}"
-            bar.update(task, description=text, total=progress.entries_total, completed=progress.entries, done=done)
-
-        yield show
 
 
 # --- check --------------------------------------------------------------------------------------------------------------
@@ -299,28 +271,7 @@ def _repair_json(report: RepairReport) -> dict[str, Any]:
 # --- decommission -------------------------------------------------------------------------------------------------------
 
 
-@click.group()
-def bookie() -> None:
-    """List bookies, look at their health and copies, set them read-only, and take them out of the cluster."""
-
-
-@bookie.command("collect")
-@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--up-to", type=click.IntRange(min=1), required=True, metavar="LEDGERS", help="The most ledgers that may be dropped.")
-def collect(directory: Path, up_to: int) -> int:
-    """Let the embedded bookie on DIRECTORY drop many deleted ledgers at once, in its next collection.
-
-    Without it a bookie refuses a round that would drop more than 100 ledgers and more than half of all, and says so in its log: that is
-    also how a metadata store looks that has lost its data.
-    """
-    from bk_core.bookie.guard import allow_collection
-
-    allow_collection(directory, up_to)
-    click.echo(f"the next collection of the bookie on {directory} may drop up to {counted(up_to, 'ledger')}")
-    return 0
-
-
-@bookie.command("decommission")
+@click.command("decommission")
 @click.argument("bookie_id")
 @click.option("--wait", type=Number(min=0), default=0.0, show_default=True, help="Seconds to wait for writers to move on.")
 @click.option("--delete-cookie", is_flag=True, help="When nothing names the bookie any more and it is down, forget it for good.")

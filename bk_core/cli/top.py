@@ -15,7 +15,6 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from bk_core.cli.bookies import probe_json
 from bk_core.cli.output import cluster_options, connected, console, laid_out, say_json
 from bk_core.cli.units import Number
 from bk_core.cli.unread import ended_unread
@@ -133,7 +132,9 @@ def _say(moment: Moment | BkError, as_json: bool) -> None:
 
 
 def _moment_json(moment: Moment) -> dict[str, Any]:
-    bookies = [{"bookie": one, "state": state, **(probe_json(moment.probes.get(one)) or {})} for one, state in moment.states.items()]
+    bookies = [
+        {"bookie": one, "state": state, **(display.probe_facts(moment.probes.get(one)) or {})} for one, state in moment.states.items()
+    ]
     logs = [
         {
             "log": log.name,

@@ -11,17 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 from rich.progress import TextColumn
 
-from bk_core.cli.output import (
-    RateColumn,
-    access_options,
-    check_range,
-    cluster_options,
-    connected,
-    password_option,
-    progress_bar,
-    say_json,
-)
-from bk_core.cli.replication import watched
+from bk_core.cli.output import access_options, check_range, cluster_options, connected, digest_choice, password_option, say_json
+from bk_core.cli.progress import RateColumn, progress_bar, watched
 from bk_core.display.words import counted, disk_size, rounded_size
 
 if TYPE_CHECKING:
@@ -50,8 +41,7 @@ def _new_ledger_options(command: Callable[..., Any]) -> Callable[..., Any]:
         command = click.option(f"--{name}", type=click.IntRange(min=1), help=f"{text} of the new ledger, in place of the source's.")(
             command
         )
-    digest = click.Choice(["CRC32", "MAC", "CRC32C", "DUMMY"], case_sensitive=False)
-    command = click.option("--new-digest", type=digest, help="Digest type of the new ledger, in place of the source's.")(command)
+    command = click.option("--new-digest", type=digest_choice(), help="Digest type of the new ledger, in place of the source's.")(command)
     text = "Also the source's custom metadata, without what says whose the source is."
     return click.option("--keep-custom", is_flag=True, help=text)(command)
 

@@ -13,16 +13,18 @@ from rich.text import Text
 from bk_core.arguments import check_reached
 from bk_core.cli.output import (
     access_options,
+    bytes_per_second,
     check_range,
     cluster_options,
     connected,
     console,
     password_option,
+    rate_option,
     say_found,
     say_json,
     say_table,
 )
-from bk_core.cli.replication import bytes_per_second, rate_option, watched
+from bk_core.cli.progress import watched
 from bk_core.cli.terminal import inner
 from bk_core.display import logs
 from bk_core.display import xray as display

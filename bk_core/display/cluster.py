@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bk_core.display.ledgers import BOOKIE_STATES, WRITABLE, bookie_counts
 from bk_core.display.table import Table
@@ -24,6 +24,21 @@ def findings(found: Iterable[Finding]) -> Table:
     """Findings of a doctor, one a line."""
     columns = ["severity", "finding", "what", "about", "what to do", "command"]
     return Table(columns, ((one.severity, one.code, one.what, about(one), one.advice, one.command or None) for one in found))
+
+
+def finding_facts(finding: Finding) -> dict[str, Any]:
+    """Return a finding by the names that scripts get."""
+    return {
+        "code": finding.code,
+        "severity": finding.severity,
+        "what": finding.what,
+        "count": finding.count,
+        "bookies": list(finding.bookies),
+        "ledgers": list(finding.ledgers),
+        "logs": list(finding.logs),
+        "advice": finding.advice,
+        "command": finding.command or None,
+    }
 
 
 def about(finding: Finding) -> str | None:
@@ -67,6 +82,23 @@ def _probe_row(probe: BookieProbe, state: str) -> list[object]:
     return [probe.bookie, told, told_time(probe.connect_ns), *times, disk(probe)[0]]
 
 
+def probe_facts(probe: BookieProbe | None) -> dict[str, Any] | None:
+    """Return a probe by the names that scripts get; times in microseconds."""
+    if probe is None:
+        return None
+    times = {
+        name: {"p50Us": _us(probe.round_trip_ns(0.5, name)), "p99Us": _us(probe.round_trip_ns(0.99, name)), "requests": len(found)}
+        for name, found in probe.round_trips_ns.items()
+    }
+    where = None if probe.address is None else host_port(*probe.address)
+    answer = {"answer": probe.state, "problem": probe.problem or None, "address": where, "connectUs": _us(probe.connect_ns)}
+    return {**answer, **times, "totalBytes": probe.total_bytes, "freeBytes": probe.free_bytes, "batchReads": probe.batch_reads}
+
+
+def _us(ns: int | None) -> float | None:
+    return None if ns is None else round(ns / 1000, 1)
+
+
 def disk(probe: BookieProbe | None) -> tuple[str | None, str | None]:
     """Return the used share and the free bytes of a bookie's disks in words, None for what is not known."""
     used = None if probe is None else probe.used
@@ -103,6 +135,31 @@ def bookie(found: BookieFacts, now_ms: int) -> Table:
         rows.append(("ledgers", f"{counted(held.ledgers, 'ledger')} with {counted(held.fragments, 'fragment')} here{first}"))
         rows.append(("not closed", held.open))
     return Table(["bookie", found.bookie], rows)
+
+
+def bookie_facts(found: BookieFacts) -> dict[str, Any]:
+    """Return one bookie by the names that scripts get."""
+    held = found.ledgers
+    counts = None if held is None else {"ledgers": held.ledgers, "fragments": held.fragments, "open": held.open, "first": list(held.first)}
+    return {
+        "bookie": found.bookie,
+        "state": found.state,
+        "probe": probe_facts(found.probe),
+        "endpoints": [{"id": one.id, "protocol": one.protocol, "host": one.host, "port": one.port} for one in found.endpoints],
+        "properties": dict(found.properties),
+        "registeredMs": found.registered_ms,
+        "cookie": None if found.cookie is None else cookie_facts(found.cookie),
+        "problem": found.problem or None,
+        "rack": found.rack,
+        "ledgers": counts,
+    }
+
+
+def cookie_facts(found: Cookie) -> dict[str, Any]:
+    """Return a cookie but its bookie, by the names that scripts get."""
+    index = None if found.index_dirs is None else list(found.index_dirs)
+    dirs = {"journalDirs": list(found.journal_dirs), "ledgerDirs": list(found.ledger_dirs), "indexDirs": index}
+    return {**dirs, "instanceId": found.instance_id}
 
 
 def cookie(found: Cookie) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bk_core.display.table import Table
@@ -108,6 +108,11 @@ def entries(run: EntryRun) -> Table:
         payload = bytes(run.values[run.offsets[index] : run.offsets[index + 1]])
         rows.append((str(run.first_entry_id + index * run.step), len(payload), preview(payload)))
     return Table(["#entry", "#bytes", "payload"], rows)
+
+
+def named_ledgers(ids: Sequence[int]) -> str:
+    """Return ``ledger 7``, ``ledgers 7, 9``, or ``nothing``."""
+    return f"{'ledger' if len(ids) == 1 else 'ledgers'} {', '.join(map(str, ids))}" if ids else "nothing"
 
 
 def bookie_states(writable: Iterable[str], readonly: Iterable[str], cookies: Iterable[str] = ()) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from bk_core.client.doctor.probe import BookieProbe
 from bk_core.display.words import counted
@@ -134,18 +134,3 @@ def sorted_findings(found: Sequence[Finding]) -> tuple[Finding, ...]:
     """Return findings with the gravest first, and in the order of ``CODES``."""
     codes = list(CODES)
     return tuple(sorted(found, key=lambda one: (SEVERITIES.index(one.severity), codes.index(one.code))))
-
-
-def finding_json(finding: Finding) -> dict[str, Any]:
-    """Return a finding by the names that scripts get."""
-    return {
-        "code": finding.code,
-        "severity": finding.severity,
-        "what": finding.what,
-        "count": finding.count,
-        "bookies": list(finding.bookies),
-        "ledgers": list(finding.ledgers),
-        "logs": list(finding.logs),
-        "advice": finding.advice,
-        "command": finding.command or None,
-    }

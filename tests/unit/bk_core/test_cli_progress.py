@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import bk_core
-from bk_core.cli.output import RateColumn, with_progress
+from bk_core.cli.progress import RateColumn, with_progress
 from tests.unit.bk_core.conftest import Bk
 
 ROOT = Path(bk_core.__file__).resolve().parents[1]
@@ -33,7 +33,7 @@ def test_rates_are_told(speed: float | None, shown: str) -> None:
 
 def test_a_terminal_shows_how_much_is_done_and_how_fast() -> None:
     """In a process of its own, whose standard error is a terminal."""
-    program = "import time\nfrom bk_core.cli.output import with_progress\nfor one in with_progress(range(60), 'counting'): time.sleep(0.01)"
+    program = "import time\nfrom bk_core.cli.progress import with_progress as bar\nfor _ in bar(range(60), 'counting'): time.sleep(0.01)"
     ours, theirs = pty.openpty()
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "120"}
     try:
@@ -72,6 +72,6 @@ def test_appending_shows_how_much_was_sent(
 def test_a_look_for_orphans_shows_its_progress(bk: Bk, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     made = client.create_ledger(custom={"log": b"gone", "logId": b"x"}).ledger_id
     seen: list[str] = []
-    monkeypatch.setattr("bk_core.cli.logs.with_progress", lambda items, text: (seen.append(f"{text}: {list(items)}"), items)[1])
+    monkeypatch.setattr("bk_core.cli.log_collecting.with_progress", lambda items, text: (seen.append(f"{text}: {list(items)}"), items)[1])
     bk("gc", group="log")
     assert seen[-1] == f"looking for ledgers whose log is gone: [{made}]"
