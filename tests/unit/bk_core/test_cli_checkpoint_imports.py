@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import bk_core
-from bk_core.cli import checkpoint_copies
-from bk_core.cli.checkpoint_copies import import_files, scan
+from bk_core.client.checkpoints import folders
+from bk_core.client.checkpoints.folders import import_files, scan
 from bk_core.client.files import imports, upkeep
 from bk_core.client.files.imports import delete_unfinished_imports, is_of_import
 from bk_core.client.files.nodes import data_nodes
@@ -57,7 +57,7 @@ OLD["/state/0/1.delta"], NEW["/state/0/1.delta"] = b"old" * 50_000, b"new" * 50_
 
 
 @pytest.fixture
-def replacement(client: bk_core.BookKeeper, tmp_path: Path) -> checkpoint_copies.Plan:
+def replacement(client: bk_core.BookKeeper, tmp_path: Path) -> folders.Plan:
     """What is to replace the old files of checkpoint q."""
     old, new = small(tmp_path / "old", "old", "commits/0", "state/0/1.delta"), small(tmp_path / "new", "new", "state/0/1.delta")
     for folder, files in ((old, OLD), (new, NEW)):
@@ -103,7 +103,7 @@ def killed(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> Calla
     for module in (live_writers, imports):
         monkeypatch.setattr(module, "abandoned", lambda _writer: True)
 
-    def run(plan: checkpoint_copies.Plan, changes: int, **how: bool) -> bool:
+    def run(plan: folders.Plan, changes: int, **how: bool) -> bool:
         change, asked_for = FileStore._change, 0
 
         def changed(store: FileStore, *asked: Any, **more: Any) -> Any:
@@ -133,7 +133,7 @@ def killed(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> Calla
 
 @pytest.mark.parametrize("by", ["gc", "query", "import"])
 def test_a_replacement_that_is_killed_leaves_all_old_files_or_all_new_ones(
-    bk: Bk, client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, killed: Callable[..., bool], tmp_path: Path, by: str
+    bk: Bk, client: bk_core.BookKeeper, replacement: folders.Plan, killed: Callable[..., bool], tmp_path: Path, by: str
 ) -> None:
     """Behind each of its changes. Readers see no other files, and the next owner leaves none."""
     died, found = True, []
@@ -187,7 +187,7 @@ def test_a_first_import_that_is_killed_is_no_checkpoint_and_can_be_tried_again(
 
 
 def test_what_a_killed_import_left_is_told_and_is_no_part_of_the_checkpoint(
-    bk: Bk, client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, killed: Callable[..., bool], tmp_path: Path
+    bk: Bk, client: bk_core.BookKeeper, replacement: folders.Plan, killed: Callable[..., bool], tmp_path: Path
 ) -> None:
     assert killed(replacement, 7, existed=True, replace=True)
     assert [one["checkpoint"] for one in bk.json("ls")] == ["q"] and tells_of_import(bk.err)
@@ -210,7 +210,7 @@ def test_of_two_imports_at_the_same_time_one_wins(
     source, how = small(tmp_path / "in", "text"), ["--replace", "--yes"] if existed else []
     if existed:
         bk("import", "q", small(tmp_path / "before", "before"))
-    put_all, others = checkpoint_copies._put_all, []
+    put_all, others = folders._put_all, []
 
     def meanwhile(*asked: Any) -> Any:
         done = put_all(*asked)
@@ -218,7 +218,7 @@ def test_of_two_imports_at_the_same_time_one_wins(
         others.append(bk.err)
         return done
 
-    monkeypatch.setattr(checkpoint_copies, "_put_all", meanwhile)
+    monkeypatch.setattr(folders, "_put_all", meanwhile)
     bk("import", "q", source, *how)
     (other,) = others
     assert "[BK-LOG-WRITER-ALIVE]" in other and "checkpoint 'q' is open in this program, process" in other
@@ -227,7 +227,7 @@ def test_of_two_imports_at_the_same_time_one_wins(
 
 @pytest.mark.parametrize("is_done", [False, True])
 def test_an_interrupt_at_the_change_that_counts_leaves_all_old_files_or_all_new_ones(
-    client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch, is_done: bool
+    client: bk_core.BookKeeper, replacement: folders.Plan, monkeypatch: pytest.MonkeyPatch, is_done: bool
 ) -> None:
     """One that comes too late is not told: the import is done."""
     replace_all = FileStore.replace_all
@@ -248,7 +248,7 @@ def test_an_interrupt_at_the_change_that_counts_leaves_all_old_files_or_all_new_
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_an_interrupt_behind_the_change_that_counts_is_too_late(
-    bk: Bk, client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch, times: int
+    bk: Bk, client: bk_core.BookKeeper, replacement: folders.Plan, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     """One in the close is not told; after two of them the words say that the import is done."""
     close, left = FileStore.close, [KeyboardInterrupt] * times
@@ -270,7 +270,7 @@ def test_an_interrupt_behind_the_change_that_counts_is_too_late(
 
 
 def test_a_change_that_was_acknowledged_and_not_confirmed_is_told_and_finished(
-    bk: Bk, client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, killed: Callable[..., bool], tmp_path: Path
+    bk: Bk, client: bk_core.BookKeeper, replacement: folders.Plan, killed: Callable[..., bool], tmp_path: Path
 ) -> None:
     """The import is killed right behind the change that makes it whole, while readers see the files from before."""
     assert not killed(replacement, 99, existed=True, replace=True)
@@ -327,10 +327,10 @@ def test_an_import_that_is_killed_before_its_first_file_is_told_and_collected(
         assert bk("gc", "q") == "checkpoint q: 0 ledgers deleted\n"
         bk("ls", "q")
         assert "an import of it has just begun, or was killed before its first file; import it again. `bk checkpoint gc q`" in bk.err
-        patched.setattr(checkpoint_copies, "_fill", failing)
+        patched.setattr(folders, "_fill", failing)
         bk("import", "q", source, status=1)
         assert file_stores(client) == ["q"]
-    monkeypatch.setattr(checkpoint_copies, "_fill", failing)
+    monkeypatch.setattr(folders, "_fill", failing)
     bk("import", "q", source, status=1)
     assert file_stores(client, remains=True) == [] and list(client.list_ledgers()) == []
     create_log(client, "files.q", file_entries=True, extra=imports.import_mark())  # killed before it made a ledger
@@ -365,17 +365,17 @@ def failing(*_: Any) -> Any:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_before_the_change_that_counts_says_that_nothing_was_changed(
-    bk: Bk, client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+    bk: Bk, client: bk_core.BookKeeper, replacement: folders.Plan, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    put_all = checkpoint_copies._put_all
+    put_all = folders._put_all
 
     def interrupted(*asked: Any) -> Any:
         put_all(*asked)
         os.kill(os.getpid(), number)
 
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoint_copies, "_put_all", interrupted)
+        patched.setattr(folders, "_put_all", interrupted)
         for command in (("q", replacement.root, "--replace", "--yes"), ("new", replacement.root)):
             bk("import", *command, status=128 + number)
             assert f"checkpoint {command[0]}: the import was interrupted before its files took their place; nothing was changed" in bk.err
@@ -384,7 +384,7 @@ def test_an_interrupt_before_the_change_that_counts_says_that_nothing_was_change
 
 
 def test_an_interrupt_while_the_folder_is_made_leaves_no_folder(
-    bk: Bk, client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch
+    bk: Bk, client: bk_core.BookKeeper, replacement: folders.Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The signal comes when the change that makes the folder is on its way and not acknowledged, so that nobody sees it yet."""
     own = upkeep.own_for_import
@@ -428,7 +428,7 @@ def stall(store: FileStore, *, is_done: bool) -> None:
 @pytest.mark.parametrize("by", ["gc", "import"])
 @pytest.mark.parametrize("is_done", [False, True])
 def test_an_import_whose_one_change_is_not_answered_says_what_is_known(
-    bk: Bk, client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch, is_done: bool, by: str
+    bk: Bk, client: bk_core.BookKeeper, replacement: folders.Plan, monkeypatch: pytest.MonkeyPatch, is_done: bool, by: str
 ) -> None:
     replace_all = FileStore.replace_all
 
@@ -455,7 +455,7 @@ def test_an_import_whose_one_change_is_not_answered_says_what_is_known(
 
 
 def test_an_import_that_times_out_before_the_change_that_counts_says_that_nothing_was_changed(
-    bk: Bk, client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch
+    bk: Bk, client: bk_core.BookKeeper, replacement: folders.Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put = FileStore.put
 
@@ -472,7 +472,7 @@ def test_an_import_that_times_out_before_the_change_that_counts_says_that_nothin
 
 
 def test_an_import_that_was_taken_over_at_the_change_that_counts_tells_what_there_may_be(
-    client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch
+    client: bk_core.BookKeeper, replacement: folders.Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace_all = FileStore.replace_all
 
@@ -489,7 +489,7 @@ def test_an_import_that_was_taken_over_at_the_change_that_counts_tells_what_ther
 
 
 def test_an_import_leaves_the_store_alone_that_somebody_else_opens_or_makes_meanwhile(
-    client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch
+    client: bk_core.BookKeeper, replacement: folders.Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refuse = upkeep._refuse_owned
     others: list[FileStore] = []
@@ -513,16 +513,16 @@ def test_an_import_leaves_the_store_alone_that_somebody_else_opens_or_makes_mean
 
 
 def test_an_import_that_was_taken_over_leaves_the_store_to_the_other_owner(
-    client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch
+    client: bk_core.BookKeeper, replacement: folders.Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put_all = checkpoint_copies._put_all
+    put_all = folders._put_all
 
     def taken_over(*arguments: Any) -> Any:
         with FileStore.open(client, "new") as other:
             other.put("/a", b"a")
         return put_all(*arguments)
 
-    monkeypatch.setattr(checkpoint_copies, "_put_all", taken_over)
+    monkeypatch.setattr(folders, "_put_all", taken_over)
     with pytest.raises(FileStoreTakenOverError):
         import_files(client, "new", replacement, b"", existed=False)
     with FileStoreView.open(client, "new") as view:
@@ -531,7 +531,7 @@ def test_an_import_that_was_taken_over_leaves_the_store_to_the_other_owner(
 
 @pytest.mark.parametrize("is_open", [True, False], ids=["open", "closed"])
 def test_an_interrupted_import_leaves_a_store_that_another_owner_took_over_unnoticed(
-    client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch, is_open: bool
+    client: bk_core.BookKeeper, replacement: folders.Plan, monkeypatch: pytest.MonkeyPatch, is_open: bool
 ) -> None:
     """The other owner comes when the import has ended its own, and has not yet deleted what it made."""
     others: list[FileStore] = []
@@ -550,7 +550,7 @@ def test_an_interrupted_import_leaves_a_store_that_another_owner_took_over_unnot
     def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoint_copies, "_put_all", interrupted)
+    monkeypatch.setattr(folders, "_put_all", interrupted)
     for way in ("close", "abandon"):
         monkeypatch.setattr(FileStore, way, then_taken_over(getattr(FileStore, way)))
     with pytest.raises(KeyboardInterrupt):
@@ -563,7 +563,7 @@ def test_an_interrupted_import_leaves_a_store_that_another_owner_took_over_unnot
 
 
 def test_a_checkpoint_that_is_made_while_an_import_begins_is_neither_replaced_nor_deleted(
-    bk: Bk, client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch
+    bk: Bk, client: bk_core.BookKeeper, replacement: folders.Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = upkeep.own_for_import
 
@@ -580,7 +580,7 @@ def test_a_checkpoint_that_is_made_while_an_import_begins_is_neither_replaced_no
 
 
 def test_a_store_that_is_opened_and_filled_while_it_is_deleted_as_unused_stays(
-    client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch
+    client: bk_core.BookKeeper, replacement: folders.Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everything = upkeep.unfinished_imports
 
@@ -600,14 +600,14 @@ def test_a_store_that_is_opened_and_filled_while_it_is_deleted_as_unused_stays(
 
 
 def test_an_import_that_is_interrupted_leaves_no_store_where_there_was_only_a_killed_one(
-    bk: Bk, client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch
+    bk: Bk, client: bk_core.BookKeeper, replacement: folders.Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
 
     with bk_core.own_file_store(client, "new") as store:
         store.put(f"/.importing-{'0' * 32}/metadata", b"m")
-    monkeypatch.setattr(checkpoint_copies, "_put_all", interrupted)
+    monkeypatch.setattr(folders, "_put_all", interrupted)
     with pytest.raises(KeyboardInterrupt):
         import_files(client, "new", replacement, b"", existed=True)
     assert "new" not in bk_core.file_stores(client, remains=True)

@@ -17,6 +17,7 @@ import pytest
 
 import bk_core
 from bk_core.cli import checkpoint_copies, checkpoints, queries
+from bk_core.client.checkpoints import folders
 from bk_core.client.checkpoints.batches import LocalFolder, StoreFolder, query_id, read_batch, read_offsets
 from bk_core.client.files import store as store_module
 from bk_core.client.files import upkeep
@@ -223,20 +224,20 @@ def test_nothing_is_left_of_an_import_that_failed(
     def wrong(*_: Any) -> Iterator[bytes]:
         yield b"wrong"
 
-    def changed(store: FileStore, plan: Any, aside: str) -> Any:
-        done = put_all(store, plan, aside)
+    def changed(*asked: Any) -> Any:
+        done = put_all(*asked)
         (source / "offsets" / "9").write_text("v1")
         return done
 
     def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    put_all = checkpoint_copies._put_all
+    put_all = folders._put_all
     ways: list[tuple[Any, str, Any, int, str]] = [
         (FileStore, "chunks", wrong, 1, "was read back and is not the same"),
-        (checkpoint_copies, "_put_all", changed, 1, "was changed while it was copied"),
+        (folders, "_put_all", changed, 1, "was changed while it was copied"),
         (FileStore, "replace_all", interrupted, 130, "interrupted"),
-        (checkpoint_copies, "_local_chunks", interrupted, 130, "interrupted"),
+        (folders, "_local_chunks", interrupted, 130, "interrupted"),
     ]
     for place, name, broken, status, said in ways:
         with monkeypatch.context() as patched:
