@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -13,15 +12,12 @@ import click
 from bk_core.cli.checkpoint_words import checkpoints_below, viewed
 from bk_core.cli.output import cluster_options, connected, password_option, say_json, say_table
 from bk_core.client.checkpoints.batches import LocalFolder, StoreFolder
-from bk_core.client.checkpoints.progress import Progress, behind, read_progress
+from bk_core.client.checkpoints.progress import CLOCKS, Progress, SourceLag, lags, read_progress
 from bk_core.client.files.words import stored_at
-from bk_core.errors import BkError, InvalidArgumentError, NoSuchLogError
-from bk_core.protocol.log.offset import LogOffset
+from bk_core.errors import BkError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
-
-CLOCKS = "time behind: from the commit by the writer's clock until now by this host's, so it is off by what the two clocks differ"
 
 
 @click.group()
@@ -43,9 +39,7 @@ def show_lag(checkpoint: str, password: str, uri: str, protocol: str, as_json: b
     The time is the age of the oldest row that was not read: this machine's clock now, less the clock of who committed it. Where the two
     differ by some seconds, so is the time off by as many. It is never below zero.
     """
-    from bk_core.client.log.history import read_log
-
-    rows, place = [], stored_at(checkpoint)
+    place = stored_at(checkpoint)
     try:
         here = read_progress(LocalFolder(local_path(checkpoint))) if place is None else None
     except InvalidArgumentError as error:
@@ -53,12 +47,7 @@ def show_lag(checkpoint: str, password: str, uri: str, protocol: str, as_json: b
     with connected(uri, protocol) as client:
         progress = here if place is None else _progress_in_store(client, *place, password)
         assert progress is not None
-        for source, log, offset in _offsets(progress):
-            try:
-                view = read_log(client, log)
-            except NoSuchLogError:
-                view = None
-            rows.append({"source": source, "log": log, **_place(progress, offset), **behind(view, offset, int(time.time() * 1000))})
+        rows = [_row(progress, one) for one in lags(client, progress)]
     if as_json:
         for row in rows:
             say_json(row)
@@ -68,7 +57,7 @@ def show_lag(checkpoint: str, password: str, uri: str, protocol: str, as_json: b
     done = "none" if progress.committed is None else f"{progress.committed:,}"
     click.echo(f"batch committed: {done}, planned: {progress.planned:,}")
     if any(row["secondsBehind"] for row in rows):
-        click.echo(CLOCKS)
+        click.echo(f"time behind: {CLOCKS}")
 
 
 def _cells(row: Mapping[str, Any]) -> list[object]:
@@ -84,16 +73,11 @@ def _duration(seconds: float) -> str:
     return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def _offsets(progress: Progress) -> Iterator[tuple[int, str, LogOffset | None]]:
-    for source, offset in enumerate(progress.sources):
-        for log, place in sorted(offset.items()):
-            yield source, log, place
-
-
-def _place(progress: Progress, offset: LogOffset | None) -> dict[str, Any]:
-    known = {} if offset is None else offset.json()
+def _row(progress: Progress, found: SourceLag) -> dict[str, Any]:
+    known = {} if found.offset is None else found.offset.json()
     places = {key: known.get(key) for key in ("seq", "entry", "row")}
-    return {"committedBatch": progress.committed, "plannedBatch": progress.planned, **places}
+    batches = {"committedBatch": progress.committed, "plannedBatch": progress.planned}
+    return {"source": found.source, "log": found.log, **batches, **places, **found.facts}
 
 
 def _in_ledgers(checkpoint: str, uri: str, protocol: str) -> str:

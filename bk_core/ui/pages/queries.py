@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from bk_core.client.checkpoints.batches import StoreFolder
-from bk_core.client.checkpoints.progress import behind, read_progress
+from bk_core.client.checkpoints.progress import CLOCKS, lags, read_progress
 from bk_core.client.checkpoints.within import bases
 from bk_core.client.files.upkeep import file_stores
 from bk_core.client.files.view import FileStoreView
 from bk_core.client.log.history import read_log
-from bk_core.errors import BkError, InvalidArgumentError, NoSuchLogError
+from bk_core.errors import BkError, InvalidArgumentError
 from bk_core.protocol.log.names import store_of
 from bk_core.ui.layout import Page, World, age, amount, log_link, moment, shown
 from bk_core.ui.markup import Child, Markup, empty, joined, section, sentence, table, tag
@@ -36,7 +35,7 @@ class Reading:
     log: str = ""
     batch: int | None = None
     planned: int | None = None
-    behind: dict[str, Any] | None = None
+    behind: Mapping[str, Any] | None = None
     problem: str | None = None
 
 
@@ -58,8 +57,7 @@ def page(world: World) -> Page:
     writing = world.answers.get(("writing",), lambda: list(_writing(client)), fresh_s=LAG_S)
     about = (
         "Queries whose checkpoint is in a file store of this cluster, each by the last batch that it committed. "
-        "`bk query lag FOLDER` tells of a checkpoint in a directory. The time behind is counted from a commit by its writer's clock until "
-        "now by the clock of the host that serves this page: it is off by what the two clocks differ."
+        f"`bk query lag FOLDER` shows a checkpoint in a directory. Time behind: {CLOCKS}."
     )
     rows = shown(reading, _reading_rows, what="the checkpoints")
     parts = [
@@ -93,14 +91,8 @@ def _of_store(client: BookKeeper, name: str, view: FileStoreView) -> Iterator[Re
         except InvalidArgumentError as error:  # it has not begun, or reads no log
             yield Reading(checkpoint, problem=str(error.args[0]))
             continue
-        for source in progress.sources:
-            for log, offset in sorted(source.items()):
-                try:
-                    seen = read_log(client, log)
-                except NoSuchLogError:
-                    seen = None
-                found = behind(seen, offset, time.time_ns() // 1_000_000)
-                yield Reading(checkpoint, log, progress.committed, progress.planned, found)
+        for one in lags(client, progress):
+            yield Reading(checkpoint, one.log, progress.committed, progress.planned, one.facts)
 
 
 def _reading_rows(found: list[Reading]) -> Markup:

@@ -12,6 +12,7 @@ import pytest
 
 from bk_core import cli
 from bk_core.cli import queries
+from bk_core.client.checkpoints import progress
 from bk_core.client.log import history
 from bk_core.errors import InvalidArgumentError, NoSuchLogError
 from bk_core.protocol.log.lag import lag
@@ -44,7 +45,7 @@ def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setattr(queries, "connected", connected)
     monkeypatch.setattr(history, "read_log", read_log)
-    monkeypatch.setattr(queries.time, "time", lambda: (HOUR_AGO_MS + 3_600_000) / 1000)
+    monkeypatch.setattr(progress.time, "time", lambda: (HOUR_AGO_MS + 3_600_000) / 1000)
     (tmp_path / "offsets").mkdir()
     (tmp_path / "commits").mkdir()
     return tmp_path
