@@ -15,7 +15,7 @@ import click
 from rich.progress import TextColumn
 
 from bk_core.arguments import brief
-from bk_core.cli.log_rows import followed, last_rows, read_rows, say_rows
+from bk_core.cli.log_rows import followed, read_rows, say_rows
 from bk_core.cli.output import cluster_options, connected, password_option, say_json
 from bk_core.cli.progress import RateColumn, progress_bar
 from bk_core.cli.unread import ended_unread
@@ -182,6 +182,7 @@ def tail(
     --json a row is an object of its columns: times are ISO texts, durations seconds, decimals and NaN texts, bytes base64.
     """
     from bk_core.client.log.history import read_log
+    from bk_core.client.log.newest import last_entries, last_rows
     from bk_core.client.log.reader import LogReader
 
     secret = password.encode()
@@ -193,7 +194,7 @@ def tail(
         if start is not None:
             where = _position(view, start, client, secret)
         else:
-            where = last_rows(client, view, count, secret) if rows else _last_entries(client, view, count, secret)
+            where = last_rows(client, view, count, secret) if rows else last_entries(client, view, count, secret)
         if rows:
             wanted = None if columns is None else columns.split(",")
             if follow:
@@ -212,16 +213,17 @@ def _runs(reader: LogReader, follow: bool) -> Iterator[LogEntries]:
 
 
 def _position(view: LogView, text: str, client: BookKeeper, password: bytes) -> Position:
+    from bk_core.client.log.newest import last_entries
     from bk_core.protocol.log.position import Position
 
     if text == "first":
         return view.first_position
     if text == "end":
-        return _last_entries(client, view, 0, password)
+        return last_entries(client, view, 0, password)
     seq, colon, entry = text.partition(":")
     if not all(part.isdecimal() and len(part) <= _DIGITS_MAX for part in ((seq, entry) if colon else (seq,))):
         raise click.BadParameter(f"{brief(text)} is neither SEQ, SEQ:ENTRY, first nor end", param_hint="--from")
-    wanted, end = Position(int(seq), int(entry or 0)), _last_entries(client, view, 0, password)
+    wanted, end = Position(int(seq), int(entry or 0)), last_entries(client, view, 0, password)
     if (wanted.seq, wanted.entry) > (end.seq, end.entry):
         raise click.BadParameter(f"{text} lies beyond the end of the log, which is {end.seq}:{end.entry} now", param_hint="--from")
     if view.listed.trimmed_seq <= wanted.seq < view.next_seq:
@@ -229,25 +231,6 @@ def _position(view: LogView, text: str, client: BookKeeper, password: bytes) -> 
         if last is not None and wanted.entry > last + 1:
             raise click.BadParameter(f"{text} lies beyond the end of segment {wanted.seq}, whose last entry is {last}", param_hint="--from")
     return wanted
-
-
-def _last_entries(client: BookKeeper, view: LogView, count: int, password: bytes) -> Position:
-    """The position at which the last ``count`` entries begin. Only its ledger knows how many entries a live segment has."""
-    from bk_core.protocol.log.position import Position
-
-    left = count
-    position = Position(view.next_seq)
-    for seq in range(view.next_seq - 1, view.listed.trimmed_seq - 1, -1):
-        segment = view.segment(seq)
-        entries = segment.entries
-        if segment.live:
-            with client.open_ledger(segment.ledger_id, password=password) as handle:
-                entries = handle.last_add_confirmed + 1
-        if entries >= left:
-            return Position(seq, segment.first_entry_id + entries - left) if left or segment.live else position
-        left -= entries
-        position = Position(seq)
-    return position
 
 
 def _say_run(run: LogEntries, raw: bool, as_json: bool) -> None:

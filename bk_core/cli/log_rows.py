@@ -22,37 +22,12 @@ if TYPE_CHECKING:
 
     from bk_core.client import BookKeeper
     from bk_core.protocol.log.position import Position
-    from bk_core.protocol.log.view import LogView
 
 _Rows: TypeAlias = "tuple[Sequence[pa.Field], list[tuple[Any, ...]]]"  # with their columns
 ROWS_A_TABLE = 1000
 _CELL_MAX = 60
 _LOOK_S = 0.5
 _NUMBERS = ("int", "uint", "float", "double", "halffloat", "decimal")
-
-
-def last_rows(client: BookKeeper, view: LogView, count: int, password: bytes) -> Position:
-    """Return a position with ``count`` rows behind it, or with more where nobody keeps how many rows an entry has: in a live segment, and
-    in segments of old lists. With fewer rows in the log it is the first."""
-    from bk_core.protocol.log.position import Position
-
-    left = count
-    position = Position(view.next_seq)
-    for seq in range(view.next_seq - 1, view.listed.trimmed_seq - 1, -1):
-        segment = view.segment(seq)
-        rows, per_entry = segment.rows, segment.rows_per_entry
-        if segment.live:  # an entry has a row at least
-            with client.open_ledger(segment.ledger_id, password=password) as handle:
-                rows, per_entry = max(0, handle.last_add_confirmed + 1 - segment.first_entry_id), 1
-        if rows >= left:
-            if not left:
-                return Position(seq, segment.first_entry_id + rows) if segment.live else position
-            skipped = rows - left
-            entries, row = divmod(skipped, per_entry) if per_entry else (0, 0)
-            return Position(seq, segment.first_entry_id + entries, row)
-        left -= rows
-        position = Position(seq)
-    return position
 
 
 def say_rows(batches: Iterable[pa.RecordBatch], as_json: bool, *, last: int | None = None) -> int:

@@ -15,6 +15,7 @@ from bk_core.cli import log_rows
 from bk_core.client.inspect import stored_bytes
 from bk_core.client.log.history import read_log
 from bk_core.client.log.log import Log
+from bk_core.client.log.newest import last_rows
 from bk_core.client.log.sizes import log_stored_bytes
 from bk_core.client.log.writer import LogWriter
 from bk_spark.arrow.ddl import columns_of_ddl, ddl_of
@@ -94,7 +95,7 @@ def test_little_is_read_for_the_last_rows(bk: Bk, client: bk_core.BookKeeper, fl
     view = read_log(client, "flights")
     segment = view.segment(0)
     assert segment.entries > 1 and segment.rows_per_entry > 0
-    where = log_rows.last_rows(client, view, 9, b"")
+    where = last_rows(client, view, 9, b"")
     assert (where.seq, where.entry) == (0, segment.first_entry_id + 4 // segment.rows_per_entry)
 
 
