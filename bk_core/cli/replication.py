@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import click
 
@@ -19,6 +19,11 @@ from bk_core.protocol.ledger.replication import ReplicaReport
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
     from bk_core.client.repair.report import DecommissionReport, LedgerReport, RepairReport
+
+
+SHOWN_MAX = 1000
+"""A table of checks or repairs shows at most so many ledgers."""
+_Report = TypeVar("_Report")
 
 
 def _tail_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,6 +49,24 @@ def _chosen(client: BookKeeper, ledger_id: int | None, everything: bool) -> list
     if (ledger_id is None) != everything:
         raise click.UsageError("name one ledger, or give --all")
     return list(client.list_ledgers()) if ledger_id is None else [ledger_id]
+
+
+class _Shown(Generic[_Report]):
+    """The reports that a table will show. Of a hundred thousand ledgers the first ``SHOWN_MAX`` are kept, and the others counted."""
+
+    def __init__(self) -> None:
+        self.reports: list[_Report] = []
+        self._left_out = 0
+
+    def add(self, report: _Report) -> None:
+        if len(self.reports) < SHOWN_MAX:
+            self.reports.append(report)
+        else:
+            self._left_out += 1
+
+    def say_left_out(self, what: str) -> None:
+        if self._left_out:
+            click.echo(f"and {counted(self._left_out, 'more ledger')} {what}: --json has all")
 
 
 # --- check --------------------------------------------------------------------------------------------------------------
@@ -74,8 +97,8 @@ def check(
     """
 
     options = {"full": full, "bytes_per_second": bytes_per_second(rate), **_access(password, digest)}
-    reports: list[LedgerReport] = []
-    checked = failed = 0
+    shown: _Shown[LedgerReport] = _Shown()
+    checked = bad = 0
     with connected(uri, protocol) as client, watched() as show:
         for chosen in _chosen(client, ledger_id, everything):
             try:
@@ -87,18 +110,19 @@ def check(
             except (MetadataFormatError, OperationTimeoutError) as error:  # the others can be checked nevertheless
                 if not everything:
                     raise
-                failed += 1
+                bad += 1
                 click.echo(f"ledger {chosen}: {error}", err=True)
                 continue
             checked += 1
+            bad += not report.is_good
             if as_json:
                 say_json(_check_json(report))
-            if not (everything and report.is_good and not any(display.check_notes(report))):
-                reports.append(report)  # of thousands only those that have something to tell
+            elif not (everything and report.is_good and not any(display.check_notes(report))):
+                shown.add(report)  # of thousands only those that have something to tell
         gone = _listed_and_gone(client) if everything else []
-    bad = failed + sum(not report.is_good for report in reports)
     if not as_json:
-        _say_checks(reports, everything)
+        _say_checks(shown.reports, everything)
+        shown.say_left_out("with replicas that are not good, or with a note")
         how = "every entry of every replica" if full else "first and last entry of every replica"
         click.echo(f"{counted(checked, 'ledger')} checked ({how}): {bad:,} in need of repair")
     for line in gone:
@@ -207,7 +231,8 @@ def repair(
         "bytes_per_second": bytes_per_second(rate),
         **_access(password, digest),
     }
-    reports: list[RepairReport] = []
+    shown: _Shown[RepairReport] = _Shown()
+    looked_at = changed = entries = size = incomplete = 0
     with connected(uri, protocol) as client, watched() as show:
         chosen = _chosen(client, ledger_id, everything)
         _note_disabled(client, as_json)
@@ -220,16 +245,19 @@ def repair(
                 from bk_core.client.repair.report import RepairReport
 
                 report = RepairReport(one, deleted=True)
-            reports.append(report)
+            looked_at += 1
+            changed += report.changed
+            entries, size = entries + report.entries_copied, size + report.bytes_copied
+            incomplete += not report.is_complete
             if as_json:
                 say_json(_repair_json(report))
-    incomplete = sum(not report.is_complete for report in reports)
+            elif report.changed or any(display.repair_notes(report)):
+                shown.add(report)
     if not as_json:
-        _say_repairs(reports)
-        changed = sum(report.changed for report in reports)
-        entries, size = sum(report.entries_copied for report in reports), sum(report.bytes_copied for report in reports)
+        _say_repairs(shown.reports)
+        shown.say_left_out("that were changed, or have a note")
         click.echo(
-            f"{counted(len(reports), 'ledger')} looked at, {changed:,} changed, {counted(entries, 'entry', 'entries')} "
+            f"{counted(looked_at, 'ledger')} looked at, {changed:,} changed, {counted(entries, 'entry', 'entries')} "
             f"({rounded_size(size)}) copied, {incomplete:,} not fully repaired"
         )
     return 1 if incomplete else 0

@@ -156,6 +156,24 @@ def test_repair_says_what_it_did_and_what_it_could_not(client: Client, capsys: p
     assert "1 not fully repaired" in text
 
 
+def test_of_very_many_ledgers_the_first_are_shown_and_all_are_counted(
+    client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replication, "SHOWN_MAX", 2)
+    client.reports = {ledger_id: report(ledger_id, GOOD, DAMAGED) for ledger_id in range(5)}
+    client.repairs = {ledger_id: RepairReport(ledger_id, [Moved(0, 2, "c:1", "x:1", 10)], entries_copied=10) for ledger_id in range(5)}
+    assert cli.run(["ledger", "check", "--all"]) == 1
+    text = capsys.readouterr().out
+    assert text.count("damaged") == 2 and "and 3 more ledgers with replicas that are not good, or with a note: --json has all" in text
+    assert "5 ledgers checked" in text and "5 in need of repair" in text
+    assert cli.run(["ledger", "repair", "--all"]) == 0
+    text = capsys.readouterr().out
+    assert text.count("moved") == 2 and "and 4 more ledgers that were changed, or have a note: --json has all" in text
+    assert "6 ledgers looked at, 5 changed, 50 entries" in text  # 77 was deleted since it was listed
+    assert cli.run(["ledger", "check", "--all", "--json"]) == 1
+    assert len(capsys.readouterr().out.splitlines()) == 5
+
+
 def test_repair_as_json(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     client.repairs[4] = RepairReport(4, [Moved(0, 2, "c:1", "x:1", 10)])
     assert cli.run(["ledger", "repair", "--all", "--json"]) == 0
