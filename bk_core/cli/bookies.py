@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bk_core.cli.output import cluster_options, connected, now_ms, say_json, say_table
+from bk_core.cli.output import check_raw, cluster_options, connected, now_ms, say_json, say_table
 from bk_core.cli.progress import with_progress
 from bk_core.cli.replication import decommission
 from bk_core.cli.units import Number
@@ -241,6 +241,7 @@ def get_cookie(bookie_id: str, raw: bool, uri: str, protocol: str, as_json: bool
     """
     from bk_core.metadata.cookies import decode_cookie
 
+    check_raw(raw, as_json)
     with connected(uri, protocol) as client:
         try:
             data = client.store.read_cookie(bookie_id).data

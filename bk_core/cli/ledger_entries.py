@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bk_core.arguments import check_reached
-from bk_core.cli.output import access_options, check_range, cluster_options, connected, say_found, say_json
+from bk_core.cli.output import access_options, check_range, check_raw, cluster_options, connected, say_found, say_json
 from bk_core.cli.progress import watched
 from bk_core.cli.unread import ended_unread
 from bk_core.display import copies as display
@@ -49,6 +49,7 @@ def read_ledger(
     else is asked, entries that this bookie should not have are left out, and the exit status is 1 if a copy is missing or wrong.
     """
     check_range(first, last)
+    check_raw(raw, as_json)
     access: dict[str, Any] = {"password": password.encode(), "digest_type": digest}
     with connected(uri, protocol) as client, client.open_ledger(ledger_id, **access) as handle:
         end = handle.last_add_confirmed if last is None else min(last, handle.last_add_confirmed)
@@ -150,6 +151,7 @@ def tail_ledger(
     Entries are shown once they are confirmed: the one that was acknowledged last is confirmed with the next one, or when its writer says
     so while it has nothing to write.
     """
+    check_raw(raw, as_json)
     access: dict[str, Any] = {"password": password.encode(), "digest_type": digest}
     with connected(uri, protocol) as client, client.open_ledger(ledger_id, **access) as handle:
         first = max(0, handle.last_add_confirmed + 1 - count)

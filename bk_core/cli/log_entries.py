@@ -16,7 +16,7 @@ from rich.progress import TextColumn
 
 from bk_core.arguments import brief
 from bk_core.cli.log_rows import followed, read_rows, say_rows
-from bk_core.cli.output import cluster_options, connected, password_option, say_json
+from bk_core.cli.output import check_raw, cluster_options, connected, password_option, say_json
 from bk_core.cli.progress import RateColumn, progress_bar
 from bk_core.cli.unread import ended_unread
 from bk_core.display.words import counted, preview, rounded_size
@@ -185,6 +185,7 @@ def tail(
     from bk_core.client.log.newest import last_entries, last_rows
     from bk_core.client.log.reader import LogReader
 
+    check_raw(raw, as_json)
     secret = password.encode()
     with connected(uri, protocol) as client:
         view = read_log(client, name)

@@ -100,9 +100,15 @@ def connected(uri: str, protocol: str) -> Iterator[BookKeeper]:
 
 
 def check_range(first: int, last: int | None) -> None:
-    """A wrong command line where --last lies before --first: it would show nothing."""
+    """Raise UsageError where --last lies before --first: nothing would be shown."""
     if last is not None and last < first:
         raise click.UsageError(f"--last {last} lies before --first {first}")
+
+
+def check_raw(raw: bool, as_json: bool) -> None:
+    """Raise UsageError where both --raw and --json are given: an output has one form."""
+    if raw and as_json:
+        raise click.UsageError("--raw and --json exclude each other")
 
 
 def now_ms() -> int:

@@ -69,7 +69,8 @@ def export_log(
     compression: str | None = None,
     on_counts: OnCounts | None = None,
 ) -> LogTransfer:
-    """Write what a log holds now into a new file. ``kind`` is that of the file's name by default. ``compression`` is Parquet's or Arrow's.
+    """Write what a log holds now into a new file. ``kind`` is that of the file's name by default. ``compression`` is Parquet's or Arrow's;
+    entries have none.
 
     A raw log becomes entries; a log of Arrow entries becomes Parquet or Arrow IPC. A raw log may be exported as a table as well, with the
     columns of ``Log.to_batches``.
@@ -79,6 +80,9 @@ def export_log(
     """
     began = time.monotonic()
     chosen = kind_of(path, kind)
+    if chosen == "entries" and compression is not None:
+        message = f"entries are not compressed: leave compression {compression!r} out, or export rows to a file *.parquet or *.arrow"
+        raise ExportFormatError(message, log=name, path=str(path))
     check_free(path)
     view = read_log(client, name)
     if chosen != "entries":

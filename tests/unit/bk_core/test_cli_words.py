@@ -53,6 +53,13 @@ def is_text(shown: str) -> bool:
     return all(line.replace("\t", " ").isprintable() for line in shown.split("\n"))
 
 
+@pytest.mark.parametrize("command", ["ledger read 4", "ledger tail 4", "log tail events", "bookie cookie get b:1"])
+def test_an_output_has_one_form(command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(output.URI_VARIABLE, "memory://nobody asks it")
+    assert cli.run([*command.split(), "--raw", "--json"]) == 2
+    assert "--raw and --json exclude each other" in capsys.readouterr().err
+
+
 # --- what reaches a terminal ---------------------------------------------------------------------------------------------
 
 
