@@ -13,6 +13,7 @@ from rich.progress import TextColumn
 
 from bk_core.cli.output import access_options, check_range, cluster_options, connected, digest_choice, password_option, say_json
 from bk_core.cli.progress import RateColumn, progress_bar, watched
+from bk_core.cli.statuses import terminated_in_order
 from bk_core.display.words import counted, disk_size, rounded_size
 
 if TYPE_CHECKING:
@@ -88,14 +89,14 @@ def export_ledger(
 ) -> None:
     """Write the entries of a ledger into a new file, byte for byte, with a checksum. Never fences.
 
-    The file appears when it is whole, and none is written over. `bk ledger import` makes a ledger of it. Its form is told in
-    bk_core/client/transfer/README.md; the ledger's password is not in it.
+    The file appears when it is whole, and none is written over; what is killed by SIGKILL leaves `.NAME.<12 hex digits>.part` beside it.
+    `bk ledger import` makes a ledger of it. The README of bk_core/client/transfer has its form; the ledger's password is not in it.
     """
     from bk_core.client.transfer.ledgers import export_ledger as export
 
     check_range(first, last)
     access: dict[str, Any] = {"password": password.encode(), "digest_type": digest}
-    with connected(uri, protocol) as client, watched() as show:
+    with terminated_in_order(), connected(uri, protocol) as client, watched() as show:
         done = export(client, ledger_id, file, first=first, last=last, on_progress=show, **access)
     if as_json:
         say_json(_transfer_json(done))
@@ -113,12 +114,12 @@ def export_ledger(
 def import_ledger(file: Path, password: str, uri: str, protocol: str, as_json: bool, **options: Any) -> None:
     """Make a ledger of a file that `bk ledger export` wrote, close it, and print its id.
 
-    The new ledger is read again and compared before its id is told; if anything fails it is deleted. A process that is killed leaves it
-    OPEN, with purpose=import in its custom metadata. --password is that of the new ledger.
+    The new ledger is read again and compared before its id is printed; if anything fails it is deleted. A process that is killed by SIGKILL
+    leaves it OPEN, with purpose=import in its custom metadata. --password is that of the new ledger.
     """
     from bk_core.client.transfer.ledgers import import_ledger as load
 
-    with connected(uri, protocol) as client, watched() as show:
+    with terminated_in_order(), connected(uri, protocol) as client, watched() as show:
         done = load(client, file, _new_ledger(options, password), on_progress=show)
     _say_new(done, as_json)
 
@@ -155,7 +156,7 @@ def copy_ledger(
     check_range(first, last)
     settings = _new_ledger(options, password if new_password is None else new_password)
     other = nullcontext(None) if to_uri is None else connected(to_uri, protocol)
-    with connected(uri, protocol) as client, other as target, watched() as show:
+    with terminated_in_order(), connected(uri, protocol) as client, other as target, watched() as show:
         access: dict[str, Any] = {"password": password.encode(), "digest_type": digest}
         done = copy(client, ledger_id, settings, to=target, first=first, last=last, on_progress=show, **access)
     _say_new(done, as_json)
@@ -193,7 +194,7 @@ def export_log(
     """
     from bk_core.client.transfer.logs import export_log as export
 
-    with connected(uri, protocol) as client, _watched(name) as show:
+    with terminated_in_order(), connected(uri, protocol) as client, _watched(name) as show:
         chosen = cast("FileKind | None", kind)
         done = export(client, name, file, kind=chosen, password=password.encode(), compression=compression, on_counts=show)
     _say_log(done, as_json)
@@ -217,7 +218,7 @@ def import_log(
     """
     from bk_core.client.transfer.logs import import_log as load
 
-    with connected(uri, protocol) as client, _watched(name) as show:
+    with terminated_in_order(), connected(uri, protocol) as client, _watched(name) as show:
         how: dict[str, Any] = {"kind": cast("FileKind | None", kind), "create": create, "take_over": take_over}
         done = load(client, name, file, password=password.encode(), on_counts=show, **how)
     _say_log(done, as_json)

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import io
 import os
+import signal
 import struct
 import zlib
 from array import array
@@ -244,6 +245,28 @@ def test_an_acknowledgement_that_does_not_come_is_waited_for_no_longer_than_any(
         list(ledgers._appended(impatient, Silent(), runs))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_kill_leaves_neither_half_a_file_nor_half_a_ledger(
+    number: signal.Signals, status: int, tmp_path: Path, bk: Bk, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with client.create_ledger() as ledger:
+        ledger.append_many([b"x"] * 10)
+    bk("export", ledger.ledger_id, tmp_path / "whole", group="ledger")
+    before = list(client.list_ledgers())
+
+    def killed(*_: Any) -> None:
+        os.kill(os.getpid(), number)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(EntryWriter, "write", killed)
+        bk("export", ledger.ledger_id, tmp_path / "half", group="ledger", status=status)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bookies", "whole"]
+    monkeypatch.setattr(ledgers, "verify", killed)
+    bk("import", tmp_path / "whole", group="ledger", status=status)
+    bk("cp", ledger.ledger_id, group="ledger", status=status)
+    assert list(client.list_ledgers()) == before
+
+
 # --- logs ----------------------------------------------------------------------------------------------------------------
 
 
@@ -271,6 +294,12 @@ def test_a_raw_log_goes_into_a_file_and_back_as_one_commit(tmp_path: Path, bk: B
     assert payloads_of(client, "copy") == PAYLOADS * 2
     times = {segment.committed_at_ms for segment in client.log("copy").segments()}
     assert len(times) <= 2
+
+
+def test_entries_take_no_compression(tmp_path: Path, bk: Bk, client: bk_core.BookKeeper) -> None:
+    client.create_log("raw")
+    bk("export", "raw", tmp_path / "it", "--compression", "zstd", group="log", status=1)
+    assert "entries are not compressed: leave compression 'zstd' out" in bk.err and not (tmp_path / "it").exists()
 
 
 def test_a_name_of_another_format_and_a_pipe_are_refused(tmp_path: Path, bk: Bk, client: bk_core.BookKeeper) -> None:
