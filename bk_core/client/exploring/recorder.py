@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from bk_core.client.exploring.trace import METADATA_STORE, NONE_WANTED, Entries, Trace, TraceMark, TraceMessage
 from bk_core.protocol.effects import Complete, Effect, Fail, ReadLedger, SendAdds, SendAndForget, SendRead, WriteLedger
@@ -58,6 +60,8 @@ class Recorder:
         self.left_out = 0
         self._most = most
         self._stopped = False
+        self._drivers: WeakKeyDictionary[Driver, int] = WeakKeyDictionary()  # with a number each, which no later one gets
+        self._numbers = count()
         self._asked: dict[tuple[int, int], int] = {}  # (driver, its request) -> the message's place
         self._adds: dict[tuple[int, str], list[_OpenAdds]] = {}  # (driver, bookie)
 
@@ -81,6 +85,13 @@ class Recorder:
         except Exception:
             self._stopped = True
             log.exception("a trace of the client's messages failed and ends here")
+
+    def _number(self, driver: Driver) -> int:
+        """Return the number of a driver. Its address would be that of another one when it is gone, with answers still to come."""
+        number = self._drivers.get(driver)
+        if number is None:
+            number = self._drivers[driver] = next(self._numbers)
+        return number
 
     # --- what is sent -----------------------------------------------------------------------------------------------------------
 
@@ -117,17 +128,17 @@ class Recorder:
     def _ask(self, driver: Driver, request: int, peer: str, kind: str, verb: str, entries: Entries, now_ns: int) -> None:
         at = self._add(TraceMessage(self.name, peer, driver.ledger_id, kind, verb, entries, now_ns))
         if at is not None:
-            self._asked[id(driver), request] = at
+            self._asked[self._number(driver), request] = at
 
     def _send_adds(self, driver: Driver, bookie: str, position: int, run: PackedAdds, start: int, now_ns: int) -> None:
-        count = run.count_for(position, start, *driver.quorums)
-        if not count:
+        entries = run.count_for(position, start, *driver.quorums)
+        if not entries:
             return
         first, last = run.first_entry_id + start, run.last_entry_id
         verb = "write back" if run.recovery else "add"
         at = self._add(TraceMessage(self.name, bookie, run.ledger_id, "add", verb, (first, last), now_ns))
         if at is not None:
-            self._adds.setdefault((id(driver), bookie), []).append(_OpenAdds(at, first, last, count))
+            self._adds.setdefault((self._number(driver), bookie), []).append(_OpenAdds(at, first, last, entries))
 
     # --- what comes -------------------------------------------------------------------------------------------------------------
 
@@ -136,18 +147,18 @@ class Recorder:
             case AddReply():
                 self._added(driver, event, now_ns)
             case BookieLost(bookie, status):
-                for adds in self._adds.pop((id(driver), bookie), ()):
+                for adds in self._adds.pop((self._number(driver), bookie), ()):
                     self._answer(adds.at, status, now_ns)
             case ReadReply(request, _, status):
-                self._answer(self._asked.pop((id(driver), request), None), status, now_ns)
+                self._answer(self._asked.pop((self._number(driver), request), None), status, now_ns)
             case LedgerRead(request, outcome, metadata):
                 more = "" if metadata is None else f", {metadata.state.name}"
-                self._answer(self._asked.pop((id(driver), request), None), outcome, now_ns, more)
+                self._answer(self._asked.pop((self._number(driver), request), None), outcome, now_ns, more)
             case LedgerWritten(request, outcome):
-                self._answer(self._asked.pop((id(driver), request), None), outcome, now_ns)
+                self._answer(self._asked.pop((self._number(driver), request), None), outcome, now_ns)
 
     def _added(self, driver: Driver, reply: AddReply, now_ns: int) -> None:
-        key = id(driver), reply.bookie
+        key = self._number(driver), reply.bookie
         last = reply.first_entry_id + reply.count - 1
         for adds in tuple(self._adds.get(key, ())):
             first, end = max(adds.first, reply.first_entry_id), min(adds.last, last)

@@ -14,6 +14,8 @@ from bk_core.client import BookKeeper, connect
 from bk_core.client.exploring.recorder import Recorder
 from bk_core.client.exploring.trace import METADATA_STORE, Trace, TraceMessage, joined
 from bk_core.errors import ArgumentTypeError, InvalidArgumentError, LedgerFencedError
+from bk_core.protocol.effects import ReadLedger
+from bk_core.protocol.events import LedgerRead, Outcome
 from tests.unit.client.test_pictures import words
 
 matplotlib.use("Agg")
@@ -149,3 +151,19 @@ def test_the_picture_has_a_lane_for_everybody_and_the_words_of_each_message(clie
         trace.plot(scale="space")
     with pytest.raises(ArgumentTypeError):
         trace + 3  # type: ignore[operator]
+
+
+class Operation:
+    """A driver as a recorder sees it."""
+
+    ledger_id = 7
+
+
+def test_an_operation_gets_no_answer_of_one_that_is_gone() -> None:
+    """A new operation may lie where one lay that ended without its answer, and numbers its requests in the same way."""
+    recorder = Recorder("client", 100)
+    recorder.performs(Operation(), ReadLedger(1), 0)  # type: ignore[arg-type]
+    for at in range(100):
+        recorder.hears(Operation(), LedgerRead(1, Outcome.OK), at)  # type: ignore[arg-type]
+    (message,) = recorder.messages
+    assert message.answered_ns is None and message.answer == ""
