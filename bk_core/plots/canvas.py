@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from bk_core.display.words import safe
 from bk_core.errors import ArgumentTypeError, MissingPackageError
 
 if TYPE_CHECKING:
@@ -22,6 +23,12 @@ WIDTH = 10.0
 def colour(index: int) -> str:
     """Return the colour of the ``index``-th thing; they come again after ten."""
     return COLOURS[index % len(COLOURS)]
+
+
+def literal(text: str) -> str:
+    """Return text of others for a picture: matplotlib would read what stands between two dollar signs as a formula, and controls as they
+    are."""
+    return safe(text, kept="").replace("$", r"\$")
 
 
 def axes_for(ax: Any, height: float) -> Axes:

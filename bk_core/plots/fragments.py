@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from bk_core.plots.canvas import INK, axes_for, colour, legend_outside, plain
+from bk_core.plots.canvas import INK, axes_for, colour, legend_outside, literal, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,8 +50,8 @@ def draw_fragments(bars: Sequence[Bar], *, title: str, dead: Collection[str], ax
         handles.append(Patch(facecolor="none", label=f"... and {left:,} more fragments"))
     if any(bookie in dead for bookie in bookies):
         handles.append(Patch(facecolor="white", edgecolor=INK, hatch="////", label="on a dead bookie: no copy to read now"))
-    axes.set_yticks(range(len(bookies)), [f"{bookie} (dead)" if bookie in dead else bookie for bookie in bookies])
-    axes.set(xlim=(0, end), ylim=(len(bookies) - 0.4, -1.1), xlabel="entry", title=title)
+    axes.set_yticks(range(len(bookies)), [literal(f"{bookie} (dead)" if bookie in dead else bookie) for bookie in bookies])
+    axes.set(xlim=(0, end), ylim=(len(bookies) - 0.4, -1.1), xlabel="entry", title=literal(title))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     plain(axes)
     legend_outside(axes, handles)

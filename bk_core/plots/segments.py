@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from bk_core.plots.canvas import GREY, INK, axes_for, colour, legend_outside, plain
+from bk_core.plots.canvas import GREY, INK, axes_for, colour, legend_outside, literal, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,7 +53,7 @@ def draw_segments(
         handles.append(Patch(facecolor="none", edgecolor=GREY, hatch="....", label=f"trimmed: {trimmed:,} {unit}"))
     for name, at in list(marks.items())[:LEGEND_MAX]:
         axes.axvline(at, color=INK, linestyle=":", linewidth=1)
-        handles.append(Line2D([], [], color=INK, linestyle=":", linewidth=1, label=name))
+        handles.append(Line2D([], [], color=INK, linestyle=":", linewidth=1, label=literal(name)))
     if live:
         handles.append(
             Patch(facecolor="none", label=f"and {live:,} live {'segment' if live == 1 else 'segments'}, not counted until closed")
@@ -63,7 +63,7 @@ def draw_segments(
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator, formats=TIMES, zero_formats=AT_ZERO, offset_formats=DATES))
     axes.yaxis.set_major_formatter(EngFormatter(unit="B") if unit == "bytes" else StrMethodFormatter("{x:,.0f}"))
-    axes.set(xlabel="committed at (UTC)", ylabel=f"{unit} since the log was created", title=title)
+    axes.set(xlabel="committed at (UTC)", ylabel=f"{unit} since the log was created", title=literal(title))
     axes.set_ylim(bottom=0)
     axes.margins(x=0.03)
     at, until = axes.dataLim.intervalx

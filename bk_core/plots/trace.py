@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bk_core.plots.canvas import COLOURS, GREY, INK, RED, axes_for, legend_below
+from bk_core.plots.canvas import COLOURS, GREY, INK, RED, axes_for, legend_below, literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,12 +57,12 @@ def draw_trace(lanes: Sequence[str], lines: Sequence[Mapping[str, Any]], *, scal
         handles.append(Line2D([], [], color=GREY, marker=">", label="no answer so far"))
     if any("mark" in one for one in lines):
         handles.append(Line2D([], [], color=INK, marker="D", linestyle="", label="what the client knows then"))
-    axes.set_yticks(range(len(lanes)), list(lanes))
+    axes.set_yticks(range(len(lanes)), [literal(lane) for lane in lanes])
     low = max((place[one["client"]] for one in lines if "mark" in one), default=0) == len(lanes) - 1 > 0
     axes.set_ylim(len(lanes) + (0.35 if low else -0.4), -1.15)
     margin = span * 0.03 + (0.0 if unit else 0.5)
     axes.set_xlim((0.0 if unit else 1.0) - margin, span * (1 + _FOR_WORDS * labelled) + margin)
-    axes.set(title=title, xlabel="milliseconds" if unit else "steps, in the order in which the clients saw them (not to scale)")
+    axes.set(title=literal(title), xlabel="milliseconds" if unit else "steps, in the order in which the clients saw them (not to scale)")
     if not unit:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     for side in ("top", "right", "left"):

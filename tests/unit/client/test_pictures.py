@@ -158,3 +158,15 @@ def test_without_matplotlib_it_says_what_to_install(client: BookKeeper, monkeypa
         MissingPackageError, match=r'pictures need matplotlib, there is none \(.*\): pip install "bk-spark\[notebook\]" there'
     ):
         log.plot_segments()
+
+
+def test_text_of_others_is_no_formula(client: BookKeeper) -> None:
+    """A transaction of Spark's sink has a name that a user chooses, and a trace one that a program does."""
+    moment = datetime(2026, 1, 2, tzinfo=UTC)
+    name = "pay $x_{1$ in $ \u202e"
+    axes = draw_segments([(moment, 1, 0, 5)], title=f"log {name}", unit="rows", trimmed=0, marks={name: moment}, live=0)
+    with client.trace(name) as trace, client.create_ledger() as ledger:
+        ledger.append(b"x")
+    for drawn in (axes, trace.plot()):
+        drawn.figure.canvas.draw()  # a wrong formula fails here
+        assert r"pay \$x_{1\$ in \$ \u202e" in words(drawn)
