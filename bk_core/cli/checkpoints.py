@@ -345,7 +345,7 @@ def _told(client: BookKeeper, name: str, password: str) -> str:
         raise
     except BkError as error:
         return str(error)
-    told = ", ".join("no batch" if batch is None else f"last batch {batch:,}" for batch in batches)
+    told = ", ".join("no batch" if batch is None else f"last batch {batch}" for batch in batches)
     return f"{counted(len(files), 'file')}, {counted(sum(one.size for one in files), 'byte')}, {told}"
 
 

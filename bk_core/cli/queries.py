@@ -54,8 +54,8 @@ def show_lag(checkpoint: str, password: str, uri: str, protocol: str, as_json: b
         return
     columns = ["log", "#segment", "#entry", "#row", "#rows behind", "#bytes behind", "#time behind", "note"]
     say_table(columns, [_cells(row) for row in rows])
-    done = "none" if progress.committed is None else f"{progress.committed:,}"
-    click.echo(f"batch committed: {done}, planned: {progress.planned:,}")
+    done = "none" if progress.committed is None else str(progress.committed)
+    click.echo(f"batch committed: {done}, planned: {progress.planned}")
     if any(row["secondsBehind"] for row in rows):
         click.echo(f"time behind: {CLOCKS}")
 

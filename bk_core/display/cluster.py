@@ -246,8 +246,8 @@ def _top_bookie(found: Moment, bookie: str) -> list[object]:
 
 
 def top_logs(found: Moment, most: int) -> Table:
-    """The logs at one look, the fastest first, at most ``most``."""
-    columns = ["log", "#rows", "#bytes", "#rows/s", "#bytes/s", "writer"]
+    """The logs at one look, the fastest first, at most ``most``. What was trimmed counts as written."""
+    columns = ["log", "#rows written", "#bytes written", "#rows/s", "#bytes/s", "writer"]
     return Table(columns, [_top_log(log) for log in found.logs[:most]])
 
 

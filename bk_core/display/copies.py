@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from bk_core.display.table import Table
-from bk_core.display.words import counted, told_size
+from bk_core.display.words import counted, id_text, told_size
 
 if TYPE_CHECKING:
     from bk_core.client.copies import Copy
@@ -29,7 +29,7 @@ def places(rows: Iterable[Mapping[str, Any]]) -> Table:
 def _place(row: Mapping[str, Any]) -> tuple[object, ...]:
     last = "" if row["lastEntryId"] is None else row["lastEntryId"]
     size = None if row["bytes"] is None else told_size(row["bytes"])
-    return row["ledgerId"], row["fragment"], f"{row['firstEntryId']}-{last}", row["position"], row["bookie"], row["entries"], size
+    return id_text(row["ledgerId"]), row["fragment"], f"{row['firstEntryId']}-{last}", row["position"], row["bookie"], row["entries"], size
 
 
 def differences(diff: ReplicaDiff) -> Table:

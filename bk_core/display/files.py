@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 def status(one: FileStatus) -> Table:
     """One file or directory, a fact a line."""
     size = ("children", f"{one.children:,}") if one.is_directory else ("size", told_size(one.size))
-    return Table(["directory" if one.is_directory else "file", one.path], [size, ("modified", when(one.modified_ms)), ("id", one.file_id)])
+    return Table(
+        ["directory" if one.is_directory else "file", one.path], [size, ("modified (UTC)", when(one.modified_ms)), ("id", one.file_id)]
+    )
 
 
 def collected(report: FileGcReport) -> Table:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bk_core.display.table import Table
-from bk_core.display.words import preview, told_age, when
+from bk_core.display.words import id_text, preview, told_age, when
 
 if TYPE_CHECKING:
     from bk_core.client.inspect import FoundLedger
@@ -16,7 +16,16 @@ if TYPE_CHECKING:
 WRITABLE, READ_ONLY, DOWN = BOOKIE_STATES = ("writable", "read-only", "down")
 """The states of bookies; a bookie that is down has a cookie and is not registered."""
 _ENTRIES_SHOWN = 10
-_FACTS = {"storedBytes": "with copies", "hasPassword": "password"}  # what people read in place of the names that scripts get
+_FACTS = {  # what people read in place of the names that scripts get
+    "ensembleSize": "ensemble size",
+    "writeQuorumSize": "write quorum size",
+    "ackQuorumSize": "ack quorum size",
+    "lastEntryId": "last entry",
+    "storedBytes": "with copies",
+    "digestType": "digest type",
+    "hasPassword": "password",
+    "formatVersion": "format",
+}
 
 UNREADABLE = "UNREADABLE"
 """The state that is shown of a ledger whose metadata cannot be understood."""
@@ -70,11 +79,11 @@ def ledgers(summaries: Iterable[Mapping[str, Any]], now_ms: int) -> Table:
 
 
 def _ledger_row(facts: Mapping[str, Any], now_ms: int) -> list[object]:
-    if facts["state"] == UNREADABLE:
-        quorums, size = None, (None, None, None, None)
-    else:
+    quorums: str | None = None
+    size: list[object] = [None] * 4
+    if facts["state"] != UNREADABLE:
         quorums = f"{facts['ensembleSize']}/{facts['writeQuorumSize']}/{facts['ackQuorumSize']}"
-        size = (facts["fragments"], facts["lastEntryId"], facts["length"], facts["storedBytes"])
+        size = [facts["fragments"], id_text(facts["lastEntryId"]), facts["length"], facts["storedBytes"]]
     return [str(facts["ledger"]), facts["state"], quorums, *size, *_created(facts["createdMs"], now_ms)]
 
 
@@ -86,9 +95,10 @@ def ledger(metadata: LedgerMetadata, ledger_id: int | None = None, now_ms: int |
     """One ledger, a fact a line, with its age if ``now_ms`` is given. Metadata itself does not tell the id; ``known`` is as for
     ``summary``."""
     shown = details(metadata, **known)
-    facts = [(_FACTS.get(key, key), value) for key, value in shown.items() if key not in ("fragments", "custom", "createdMs")]
+    told = {**shown, "lastEntryId": id_text(shown["lastEntryId"])}
     if shown["hasPassword"] is None:
-        facts[facts.index(("password", None))] = ("password", "not known: the metadata stores none")
+        told["hasPassword"] = "not known: the metadata stores none"
+    facts = [(_FACTS.get(key, key), value) for key, value in told.items() if key not in ("fragments", "custom", "createdMs")]
     facts.append(("created (UTC)", when(shown["createdMs"])))
     if now_ms is not None:
         facts.append(("age", _created(shown["createdMs"], now_ms)[1]))
@@ -98,7 +108,7 @@ def ledger(metadata: LedgerMetadata, ledger_id: int | None = None, now_ms: int |
 
 def fragments(found: Iterable[Fragment]) -> Table:
     """The fragments of a ledger with their bookies."""
-    return Table(["#first entry", "ensemble"], ((one.first_entry_id, "  ".join(one.ensemble)) for one in found))
+    return Table(["#first entry", "ensemble"], ((id_text(one.first_entry_id), "  ".join(one.ensemble)) for one in found))
 
 
 def entries(run: EntryRun) -> Table:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from bk_core.display.table import Table
-from bk_core.display.words import counted, preview, told_duration, told_size, when
+from bk_core.display.words import counted, id_text, preview, told_duration, told_size, when
 
 if TYPE_CHECKING:
     from bk_core.client.log.check import LogCheck, LogProblem
@@ -18,6 +18,26 @@ if TYPE_CHECKING:
 NO_PYARROW = 'its columns are shown where pyarrow is: pip install "bk-spark[arrow]"'
 """The line in place of the columns of a log."""
 _ENTRIES_SHOWN = 10
+_NAMES = {  # what people read in place of the names that scripts get
+    "logId": "id",
+    "entryFormat": "entry format",
+    "firstSeq": "first segment",
+    "condemned": "condemned ledgers",
+    "storedBytes": "with copies",
+    "quorums": "E/Qw/Qa",
+    "digestType": "digest type",
+    "guaranteed": "guaranteed write quorum",
+    "retentionMs": "retention",
+    "retentionBytes": "retention bytes",
+    "committedRetentionMs": "committed retention",
+    "inHistory": "segments in history",
+}
+_FORMS: Mapping[str, Callable[[int], str]] = {
+    "firstSeq": str,
+    "retentionMs": told_duration,
+    "retentionBytes": told_size,
+    "committedRetentionMs": told_duration,
+}
 
 
 def property_values(properties: LogProperties) -> dict[str, Any]:
@@ -47,24 +67,18 @@ def segment_values(segment: Segment) -> dict[str, Any]:
 
 
 def facts(name: str, shown: Mapping[str, Any]) -> Table:
-    """One log, a fact a line. Properties stand there as the options of ``bk log set`` take them; a schema is told by its size, for
-    ``columns`` shows it."""
-    forms: dict[str, tuple[str, Callable[[int], str]]] = {
-        "retentionMs": ("retention", told_duration),
-        "retentionBytes": ("retentionBytes", told_size),
-        "committedRetentionMs": ("committedRetention", told_duration),
-    }
-    names = {"storedBytes": "with copies"}
+    """One log, a fact a line, from the values that scripts get. Durations and sizes are as the options of ``bk log set`` take them. Of a
+    schema the size is shown, because ``columns`` shows the rest."""
     rows: list[tuple[str, object]] = []
     for key, value in shown.items():
-        if key == "schema":
-            if value:
-                rows.append((key, f"{len(value):,} characters of Arrow"))
-        elif key in forms:
-            option, told = forms[key]
-            rows.append((option, "none" if value is None else told(value)))
-        else:
-            rows.append((names.get(key, key), value))
+        if key in _FORMS:
+            value = "none" if value is None else _FORMS[key](value)
+        elif key == "schema":
+            value = f"{len(value):,} characters of Arrow" if value else None
+        elif isinstance(value, list):
+            value = ("/" if key == "quorums" else ", ").join(map(str, value)) or None
+        if key != "schema" or value is not None:
+            rows.append((_NAMES.get(key, key), value))
     return Table(["log", name], rows)
 
 
@@ -110,8 +124,8 @@ def segments(found: Iterable[Segment]) -> Table:
 
 
 def _segment_row(segment: Segment) -> list[object]:
-    last = "live" if segment.last_entry_id is None else segment.last_entry_id
-    size = (segment.first_entry_id, last, segment.rows, segment.bytes)
+    last = "live" if segment.last_entry_id is None else id_text(segment.last_entry_id)
+    size = (id_text(segment.first_entry_id), last, segment.rows, segment.bytes)
     return [str(segment.seq), str(segment.ledger_id), *size, when(segment.committed_at_ms)]
 
 

@@ -20,7 +20,7 @@ def tables(rows: Iterable[tuple[str, str, str, Any]], seconds: float) -> list[Ta
         else:
             is_level = unit.endswith(" now") or unit == "yes or no"
             numbers.append((name, labels, value, unit, "" if is_level or seconds <= 0 else rate(value / seconds)))
-    columns = ("metric", "of", "#value", "unit", "#a second"), ("metric", "of", "#count", "#p50 ms", "#p99 ms", "#max ms")
+    columns = ("metric", "labels", "#value", "unit", "#a second"), ("metric", "labels", "#count", "#p50 ms", "#p99 ms", "#max ms")
     return [Table(names, found) for names, found in zip(columns, (numbers, times), strict=True) if found]
 
 

@@ -32,6 +32,11 @@ def cell(value: object) -> str:
     return "-" if value is None else f"{value:,}" if isinstance(value, int) else safe(str(value), kept="")
 
 
+def id_text(number: int | None) -> str | None:
+    """Return the number of a ledger, an entry, a segment or a batch without commas, as commands take it; None for none."""
+    return None if number is None else str(number)
+
+
 def counted(count: int, one: str, many: str = "") -> str:
     """Return ``1 file`` or ``2,000 files``. ``many`` is the plural of a word that takes no mere s."""
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"

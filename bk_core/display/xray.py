@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from bk_core.display.table import Lines, Table
-from bk_core.display.words import counted, rounded_size
+from bk_core.display.words import counted, id_text, rounded_size
 
 if TYPE_CHECKING:
     from bk_core.client.log.verify import LogDamage, LogVerification
@@ -118,7 +118,7 @@ def per_column(xray: Xray, width: int) -> str:
 
 
 def bookies(xray: Xray) -> Table:
-    """The bookies: the numbers that each told, and how many of its copies are in which state."""
+    """The bookies: the numbers that each reported, and how many of its copies are there, were read, are missing, wrong, or not known."""
     rows = []
     for seen in xray.bookies:
         counts: dict[str, int] = {}
@@ -128,13 +128,10 @@ def bookies(xray: Xray) -> Table:
                     counts[state.name] = counts.get(state.name, 0) + count
         there = counts.get("GOOD", 0) + counts.get("LISTED", 0)
         unknown = sum(counts.get(name, 0) for name in ("UNREADABLE", "SILENT", "UNASKED"))
-        numbers = (there, counts.get("GOOD", 0), counts.get("MISSING", 0), counts.get("CORRUPT", 0), unknown)
-        rows.append([seen.bookie, *map(_id, (seen.lac, seen.last_entry_id)), *numbers, _told(seen)])
+        wrong = counts.get("CORRUPT", 0)
+        numbers = (there, counts.get("GOOD", 0) + wrong, counts.get("MISSING", 0), wrong, unknown)
+        rows.append([seen.bookie, *map(id_text, (seen.lac, seen.last_entry_id)), *numbers, _told(seen)])
     return Table(["bookie", "#LAC", "#last", "#there", "#read", "#missing", "#wrong", "#unknown", "state"], rows)
-
-
-def _id(number: int | None) -> str | None:
-    return None if number is None else str(number)
 
 
 def _told(seen: BookieXray) -> str:

@@ -39,11 +39,7 @@ def draw_fragments(bars: Sequence[Bar], *, title: str, dead: Collection[str], ax
                 _bar(axes, bookies.index(bookie), first, stop, colour(index), hatched=bookie in dead, is_open=last is None)
             if stop - first >= _NARROW * end:
                 axes.text((first + stop) / 2, -0.62, f"{copies} live", ha="center", va="bottom", fontsize="small", color=INK)
-        told = (
-            "no entries"
-            if last is not None and last < first
-            else f"entries {first:,} to {'... (may grow)' if last is None else f'{last:,}'}"
-        )
+        told = "no entries" if last is not None and last < first else f"entries {first} to {'... (may grow)' if last is None else last}"
         handles.append(Patch(facecolor=colour(index), label=f"fragment {index}: {told}, {copies} copies live"))
     handles, left = handles[:LEGEND_MAX], len(handles) - LEGEND_MAX
     if left > 0:

@@ -11,7 +11,7 @@ from bk_core.client.exploring.copies import LedgerFragment, fragments_of, told_c
 from bk_core.client.here import StaysHere
 from bk_core.client.inspect import FoundLedger, found_ledgers
 from bk_core.display.moments import moment
-from bk_core.display.words import counted
+from bk_core.display.words import counted, id_text
 from bk_core.errors import NoSuchLedgerError
 from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata, LedgerState
 from bk_core.protocol.log.identity import LOG_KEY
@@ -154,7 +154,12 @@ class Ledger(StaysHere):
             return table.html(repr(self).strip("<>"), str(found.problem))
         live = set(self.bookies).difference(self.dead_bookies)
         rows = [
-            (one.first_entry_id, one.last_entry_id, told_copies(*one.live_copies(live), one.write_quorum_size), "  ".join(one.ensemble))
+            (
+                id_text(one.first_entry_id),
+                id_text(one.last_entry_id),
+                told_copies(*one.live_copies(live), one.write_quorum_size),
+                "  ".join(one.ensemble),
+            )
             for one in self.fragments
         ]
         fragments = table.Table(["#first entry", "#last entry", "live copies", "ensemble"], rows)

@@ -8,7 +8,7 @@ from html import escape
 
 from bk_core.client.inspect import FoundLedger, found_ledgers
 from bk_core.display.ledgers import bookie_states
-from bk_core.display.words import counted, preview, safe
+from bk_core.display.words import counted, id_text, preview, safe
 from bk_core.protocol.ledger.metadata import LedgerMetadata
 from bk_core.protocol.log.identity import LOG_KEY
 from bk_core.ui.answers import Answer
@@ -61,11 +61,10 @@ def _facts(world: World, found: FoundLedger, metadata: LedgerMetadata, end: int 
     is_closed = metadata.state.name == "CLOSED"
     log = metadata.custom.get(LOG_KEY)
     protected = {True: "yes", False: "no", None: "not known: the metadata stores none"}[metadata.has_password]
-    last: Child = (
-        metadata.last_entry_id
-        if is_closed
-        else (None if end is None else f"{end:,} confirmed so far" if end >= 0 else "none is confirmed yet")
-    )
+    if is_closed or end is None:
+        last = id_text(metadata.last_entry_id) if is_closed else None
+    else:
+        last = f"{end} confirmed so far" if end >= 0 else "none is confirmed yet"
     pairs: list[tuple[str, Child]] = [
         ("state", state_badge(metadata.state.name)),
         ("E / Qw / Qa", f"{metadata.ensemble_size} / {metadata.write_quorum_size} / {metadata.ack_quorum_size}"),
@@ -93,7 +92,7 @@ def _fragments(world: World, metadata: LedgerMetadata, end: int | None) -> Marku
     states = {} if sight is None else bookie_states(sight.bookies.writable, sight.bookies.readonly, sight.cookies)
     newest = metadata.fragments[-FRAGMENTS_SHOWN:]
     rows: list[list[Child]] = [
-        [one.first_entry_id, [tag("span", bookie_link(bookie), " ") for bookie in one.ensemble]] for one in reversed(newest)
+        [id_text(one.first_entry_id), [tag("span", bookie_link(bookie), " ") for bookie in one.ensemble]] for one in reversed(newest)
     ]
     left_out = len(metadata.fragments) - len(newest)
     note = tag("p", f"{left_out:,} earlier fragments are not listed.", class_="soft") if left_out else None
@@ -194,7 +193,7 @@ def _steps(ledger_id: int, metadata: LedgerMetadata, stretch: Stretch) -> Markup
     )
     told = tag(
         "span",
-        f"{stretch.first:,} to {stretch.entries[-1].entry_id:,} of 0 to {stretch.end:,}  ",
+        f"{stretch.first} to {stretch.entries[-1].entry_id} of 0 to {stretch.end}  ",
         link(place(here, {"first": last}), "last"),
     )
     form = tag(

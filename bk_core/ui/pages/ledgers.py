@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from bk_core.client.inspect import FoundLedger, found_ledgers
 from bk_core.display.ledgers import UNREADABLE, bookie_states
-from bk_core.display.words import counted
+from bk_core.display.words import counted, id_text
 from bk_core.protocol.log.identity import LOG_KEY
 from bk_core.ui.index import Filter
 from bk_core.ui.layout import Page, World, age, amount, ledger_link, log_link, moment, place, shown, state_badge, steps
@@ -73,7 +73,7 @@ def _row(found: FoundLedger, now_ms: int) -> list[Child]:
         state_badge(metadata.state.name),
         f"{metadata.ensemble_size}/{metadata.write_quorum_size}/{metadata.ack_quorum_size}",
         len(metadata.fragments),
-        metadata.last_entry_id if is_closed else None,
+        id_text(metadata.last_entry_id) if is_closed else None,
         amount(metadata.length) if is_closed else None,
         None if log is None else log_link(log.decode("utf-8", "replace")),
         *times,

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from bk_core.client.log.history import read_log
 from bk_core.client.log.live_writers import LiveWriter, foremost, live_writers
 from bk_core.client.log.tables import columns_told
-from bk_core.display.words import counted, told_duration, told_size
+from bk_core.display.words import counted, id_text, told_duration, told_size
 from bk_core.errors import BkError, NoSuchLogError
 from bk_core.protocol.log.names import store_of
 from bk_core.protocol.log.segments import Segment
@@ -148,7 +148,7 @@ def _counted_segments(view: LogView) -> str:
     listed = view.listed
     count = view.next_seq - listed.trimmed_seq
     older = count - len(listed.segments)
-    told = f"{count:,}" + (f", from {listed.trimmed_seq:,} on" if listed.trimmed_seq else "")
+    told = f"{count:,}" + (f", from {listed.trimmed_seq} on" if listed.trimmed_seq else "")
     return f"{told}; {older:,} of them in its history" if older > 0 else told
 
 
@@ -164,7 +164,7 @@ def _segments(world: World, name: str, view: LogView, query: Mapping[str, str]) 
     here = place(f"/logs/{quote(name, safe='')}", {})
     newer = place(here, {"before": min(end + ROWS, view.next_seq)}) if end < view.next_seq else None
     older = place(here, {"before": start}) if start > first else None
-    way = steps(newer, older, f"{end - 1:,} to {start:,} of {view.next_seq - 1:,} to {first:,}") if newer or older else None
+    way = steps(newer, older, f"{end - 1} to {start} of {view.next_seq - 1} to {first}") if newer or older else None
     rows = shown(answer, lambda found: _segment_rows(world, found), what="these segments")
     return section("Segments, the newest first", rows, way, name="segments")
 
@@ -175,8 +175,8 @@ def _segment_rows(world: World, found: list[Segment]) -> Markup:
         [
             str(one.seq),
             ledger_link(one.ledger_id),
-            one.first_entry_id,
-            badge("live", "good") if one.last_entry_id is None else one.last_entry_id,
+            id_text(one.first_entry_id),
+            badge("live", "good") if one.last_entry_id is None else id_text(one.last_entry_id),
             one.rows,
             amount(one.bytes),
             moment(one.committed_at_ms),
@@ -194,7 +194,7 @@ def _marks(world: World, view: LogView) -> Markup:
     rows: list[list[Child]] = [
         [
             tag("span", query, class_="id"),
-            mark.batch_id,
+            id_text(mark.batch_id),
             mark.rows,
             amount(mark.bytes),
             moment(mark.at_ms),

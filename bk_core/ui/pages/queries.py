@@ -13,6 +13,7 @@ from bk_core.client.checkpoints.within import bases
 from bk_core.client.files.upkeep import file_stores
 from bk_core.client.files.view import FileStoreView
 from bk_core.client.log.history import read_log
+from bk_core.display.words import id_text
 from bk_core.errors import BkError, InvalidArgumentError
 from bk_core.protocol.log.names import store_of
 from bk_core.ui.layout import Page, World, age, amount, log_link, moment, shown
@@ -114,8 +115,8 @@ def _reading_rows(found: list[Reading]) -> Markup:
                 one.behind["rowsBehind"],
                 amount(one.behind["bytesBehind"]),
                 late,
-                one.batch,
-                one.planned,
+                id_text(one.batch),
+                id_text(one.planned),
                 one.behind["note"],
             ]
         )
@@ -143,7 +144,7 @@ def _writing_rows(world: World, found: list[Writing]) -> Markup:
         [
             tag("span", one.query, class_="id"),
             log_link(one.log),
-            one.batch,
+            id_text(one.batch),
             one.rows,
             moment(one.at_ms),
             age(one.at_ms or None, world.now_ms),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import socket
 import sys
 import threading
@@ -138,10 +139,9 @@ def test_create_show_set_ls_rm(bk: Bk, client: bk_core.BookKeeper, monkeypatch: 
     assert "no duration" in bk.err
     assert bk.json("show", "a")[0]["retentionBytes"] == 10 << 30
     assert "CRC32" in bk("show", "a")
-    lines = {line.split()[0]: line.split()[1:] for line in bk("show", "a").splitlines() if line}
-    assert [lines[key] for key in ("retention", "retentionBytes", "committedRetention", "guaranteed", "live")] == [
-        ["none"], ["10GiB"], ["14d"], ["no"], ["no"],
-    ]  # fmt: skip
+    lines = dict(found for line in bk("show", "a").splitlines() if len(found := re.split(" {2,}", line.rstrip())) == 2)
+    wanted = {"retention": "none", "retention bytes": "10GiB", "committed retention": "14d", "E/Qw/Qa": "2/2/2", "live": "no"}
+    assert {key: lines[key] for key in wanted} == wanted and lines["guaranteed write quorum"] == "no"
     assert [summary["log"] for summary in bk.json("ls")] == ["a"]
     assert "1 log\n" in bk("ls")
     monkeypatch.setattr("click.confirm", lambda *_args, **_options: (_ for _ in ()).throw(KeyboardInterrupt))

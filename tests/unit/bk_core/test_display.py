@@ -31,8 +31,9 @@ from bk_core.client.log.reader import LogEntries
 from bk_core.client.log.settings import schema_text
 from bk_core.client.repair.report import DecommissionReport, LedgerReport, Moved, Refilled, RepairReport, StillNamed
 from bk_core.config import ClientConfig
-from bk_core.display import ledgers, table
+from bk_core.display import copies, ledgers, logs, table
 from bk_core.display.logs import NO_PYARROW
+from bk_core.display.words import cell
 from bk_core.metadata.memory import MemoryStore
 from bk_core.metadata.store import BookieView, Versioned
 from bk_core.protocol.files.content import FileStatus
@@ -305,6 +306,38 @@ def test_a_local_cluster_shows_its_processes() -> None:
     shown = Shown(cluster._repr_html_())
     assert shown.rows[1:] == [["b:1", "running"], ["b:2", "stopped"]] and "<script>" in "".join(shown.texts)
     assert set(shown.tags) <= TAGS
+
+
+def test_ids_have_no_commas_and_counts_have_some() -> None:
+    """An id is pasted into the next command."""
+    fragments = (Fragment(0, ("b:1",)), Fragment(1_000_000, ("b:1",)))
+    closed = replace(metadata("b:1"), fragments=fragments, last_entry_id=1_234_567, length=7_654_321)
+    place = {
+        "ledgerId": 1_234,
+        "fragment": 0,
+        "firstEntryId": 0,
+        "lastEntryId": 8,
+        "position": 0,
+        "bookie": "b:1",
+        "entries": 9,
+        "bytes": 1,
+    }
+    tables = [
+        ledgers.ledgers([{"ledger": 1_234, **ledgers.summary(closed, storedBytes=None)}], 1_700_000_000_000),
+        ledgers.ledger(closed, 1_234, storedBytes=None),
+        ledgers.fragments(fragments),
+        logs.segments([Segment(1_000, 2_000, 3_000, 4_000, 5_000, 6_000)]),
+        copies.places([place | {"bytes": 1}]),
+    ]
+    told = [cell(value) for found in tables for row in found.rows for value in row]
+    assert {"1234", "1234567", "1000000", "1000", "2000", "3000", "4000"} <= set(told)
+    assert {one for one in told if "," in one} == {"7,654,321", "5,000", "6,000"}
+
+
+def test_a_log_is_shown_by_words() -> None:
+    shown = dict(logs.properties(LogProperties(ensemble_size=5, retention_ms=86_400_000)).rows)
+    assert (shown["E/Qw/Qa"], shown["retention"], shown["retention bytes"], shown["entry format"]) == ("5/3/2", "1d", "none", "raw")
+    assert dict(logs.facts("a", {"condemned": [], "firstSeq": 1_000}).rows) == {"condemned ledgers": None, "first segment": "1000"}
 
 
 def test_states_of_bookies_are_in_the_order_of_their_ids() -> None:

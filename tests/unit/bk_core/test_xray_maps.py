@@ -93,3 +93,9 @@ def test_what_scripts_get_has_every_copy() -> None:
     assert facts["good"] is False
     assert facts["counts"] == {"good": 11, "missing": 1}
     assert facts["replicas"][0]["stretches"] == [[0, 0, 1, "good"], [1, 1, 1, "missing"], [2, 3, 2, "good"]]  # type: ignore[index]
+
+
+def test_a_wrong_copy_was_read_and_a_listed_one_was_not() -> None:
+    found = display.bookies(xray_of({"a": {0: "LISTED", 1: "MISSING", 2: "CORRUPT"}, "b": {}, "c": {}}, 0, 3, (3, 3, 2)))
+    row = dict(zip(found.columns, next(iter(found.rows)), strict=True))
+    assert (row["#there"], row["#read"], row["#missing"], row["#wrong"], row["#unknown"]) == (2, 2, 1, 1, 0)
