@@ -29,7 +29,7 @@ _TOLD = (0.5, 0.99, 0.999)  # what fits into 80 columns
 @click.option("--quorums", default="3/3/2", show_default=True, metavar="E/QW/QA", help="Ensemble size, write quorum, ack quorum.")
 @click.option("--size", type=Size(), default="1000", show_default=True, help="Payload bytes of an entry.")
 @click.option("--seconds", type=Number(min=0, min_open=True, max=86_400), default=5.0, show_default=True, help="Duration of each phase.")
-@click.option("--entries", type=click.IntRange(min=1), help="So many entries in each phase, in place of a duration.")
+@click.option("--entries", type=click.IntRange(min=1), help="Entries of each phase, in place of its duration.")
 @click.option("--in-flight", type=click.IntRange(min=1), default=1000, show_default=True, help="Entries that wait for an acknowledgement.")
 @click.option("--run", "run_entries", type=click.IntRange(min=1), help="Entries that are sent together.  [default: 50, or all in flight]")
 @click.option("--digest", type=digest_choice(), default="CRC32C", show_default=True)
@@ -49,8 +49,8 @@ def bench(
     """Measure this cluster: add latency (one entry in flight), add throughput, then both of reads, with percentiles.
 
     It writes real entries, of random bytes, into two ledgers of its own and deletes them at the end, also after Ctrl-C; bookies free the
-    space when they next collect garbage. Other users of the cluster feel it while it runs. A killed one leaves ledgers whose custom
-    metadata says `bk bench`. Reads come mostly from the memory of bookies, because they are of what was just written.
+    space when they next collect garbage. Other users of the cluster feel it while it runs. If it is killed by SIGKILL, the ledgers stay;
+    their custom metadata says `bk bench`. Reads are of what was just written, so they come mostly from the memory of bookies.
 
     --json: a line for each phase: phase, entries, bytes, seconds, entriesPerSecond, bytesPerSecond, p50Us, p95Us, p99Us, p999Us, maxUs (of
     an entry; of a run in "add throughput"; null for "read throughput"), ensembleSize, writeQuorumSize, ackQuorumSize, entryBytes, inFlight,

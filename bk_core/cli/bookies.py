@@ -22,7 +22,7 @@ from bk_core.errors import BookieHttpError, InvalidArgumentError, MetadataFormat
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
 
-_TURN_S = 20.0  # for a bookie to see what it was told, and to register anew
+_TURN_S = 20.0  # for a bookie to see what it was asked, and to register anew
 _LOOK_S = 0.1
 _requests = click.option("--requests", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Reads over each protocol.")
 _timeout = click.option(
@@ -41,7 +41,10 @@ bookie.add_command(decommission)
 @bookie.command("ls")
 @cluster_options
 def list_bookies(uri: str, protocol: str, as_json: bool) -> None:
-    """All bookies: registered ones with their address, and those that only have a cookie, which are down or gone for good."""
+    """List all bookies: registered ones with their address, and those that only have a cookie, which are down or gone for good.
+
+    --json: bookie, state (writable, read-only, down), address, cookie (true if it has one).
+    """
     with connected(uri, protocol) as client:
         found = _bookies(client)
     if as_json:
@@ -102,8 +105,8 @@ def show_bookie(bookie_id: str, no_ledgers: bool, requests: int, timeout: float,
 def health(bookie_ids: tuple[str, ...], requests: int, timeout: float, uri: str, protocol: str, as_json: bool) -> int:
     """Ask bookies, all of them by default, and show how fast they answer. Exit status 1 if one does not, or is down.
 
-    Each is asked over a connection of its own for an entry of a ledger that cannot exist, over v2 and v3: the time of a round trip without
-    a disk. Nothing is written or fenced. `bk bench` writes.
+    Each is asked over a connection of its own, over v2 and v3, for an entry of a ledger that cannot exist: the time is that of a round trip
+    without a disk. Nothing is written or fenced. `bk bench` writes.
 
     --json: bookie, state (writable, read-only, down), and the fields of `probe` of `bk bookie show`.
     """
@@ -130,14 +133,14 @@ def health(bookie_ids: tuple[str, ...], requests: int, timeout: float, uri: str,
 @bookie.command("read-only")
 @click.argument("bookie_id", metavar="BOOKIE")
 @click.argument("switch", type=click.Choice(["on", "off"]))
-@click.option("--http", "address", metavar="HOST:PORT", help="The bookie's HTTP server, where its registration does not tell it.")
+@click.option("--http", "address", metavar="HOST:PORT", help="The bookie's HTTP server, where its registration does not name one.")
 @cluster_options
 def read_only(bookie_id: str, switch: str, address: str | None, uri: str, protocol: str, as_json: bool) -> int:
     """Have a bookie take no new ledgers (on), or take them again (off). What it holds can be read all the while.
 
-    Apache's bookies do it at the word of their HTTP server alone (httpServerEnabled=true), until they restart, or for good with
-    persistBookieStatusEnabled=true. An embedded bookie does it at the word of a file in its directory, so run this on its host; it holds
-    after a restart, too. Exit status 1 if the bookie is not what it was told to be after 20 seconds.
+    Apache's bookies do it only when their HTTP server is asked (httpServerEnabled=true), until they restart, or for good with
+    persistBookieStatusEnabled=true. An embedded bookie does it when a file in its directory says so: run this on its host. It stays so
+    after a restart, too. Exit status 1 if the bookie is not what it was asked to be after 20 seconds.
 
     --json: bookie, readOnly (as it is registered now), told (by "http" or "directory").
     """
@@ -157,7 +160,7 @@ def read_only(bookie_id: str, switch: str, address: str | None, uri: str, protoc
         click.echo(f"bookie {bookie_id} is {state}")
     else:
         why = "its disk may be full, or it is starting" if not wanted else "see its log"
-        click.echo(f"bookie {bookie_id} was told, and is still {state}: {why}", err=True)
+        click.echo(f"bookie {bookie_id} was asked, and is still {state}: {why}", err=True)
     return 0 if state == DOWN or (state == READ_ONLY) is wanted else 1
 
 
@@ -212,8 +215,8 @@ def _await_state(client: BookKeeper, bookie: str, wanted: str) -> str:
 def collect(directory: Path, up_to: int) -> int:
     """Let the embedded bookie on DIRECTORY drop many deleted ledgers at once, in its next collection.
 
-    Without it a bookie refuses a round that would drop more than 100 ledgers and more than half of all, and says so in its log: that is
-    also how a metadata store looks that has lost its data.
+    Without it a bookie refuses a round that would drop more than 100 ledgers and more than half of all, and says so in its log: a metadata
+    store that has lost its data looks the same.
     """
     from bk_core.bookie.guard import allow_collection
 
@@ -227,12 +230,12 @@ def collect(directory: Path, up_to: int) -> int:
 
 @bookie.group("cookie")
 def cookie() -> None:
-    """Cookies: which directories and which cluster belong to a bookie's id."""
+    """Show and restore the cookies of bookies: the directories and the cluster that belong to a bookie's id."""
 
 
 @cookie.command("get")
 @click.argument("bookie_id", metavar="BOOKIE")
-@click.option("--raw", is_flag=True, help="The bytes as they are, such as a bookie keeps them in current/VERSION.")
+@click.option("--raw", is_flag=True, help="The bytes as they are stored, which a bookie keeps in current/VERSION, too.")
 @cluster_options
 def get_cookie(bookie_id: str, raw: bool, uri: str, protocol: str, as_json: bool) -> None:
     """Show the cookie of a bookie.

@@ -50,8 +50,10 @@ def _is_terminal() -> bool:
 def copy_out(name: str, directory: Path, password: str, uri: str, protocol: str, as_json: bool) -> None:
     """Copy a checkpoint into DIR, which must not exist or be empty. Every file is read back and compared.
 
-    What is copied is one moment of the checkpoint, also while its query runs. DIR appears when all of it is there.
-    An export that is killed leaves a hidden folder `.DIR.<32 hex digits>.partial` beside it, which you may delete.
+    The copy is of one moment of the checkpoint, also while its query runs. DIR appears when all of it is there.
+    An export that is killed by SIGKILL leaves a hidden folder `.DIR.<32 hex digits>.partial` beside it, which you may delete.
+
+    --json: checkpoint, directory, files, bytes.
     """
     directory, (store, path) = directory.absolute(), store_and_path(name)
     with of_folder(directory, "cannot be written, so nothing was copied"):
@@ -92,7 +94,9 @@ def copy_in(
     and `.importing-<32 hex digits>` in DIR, which a killed import had left in a store that DIR was copied from.
     All files come in by one change, when every one is there: if the import fails, is interrupted or killed, the checkpoint has the files
     that it had before. What a killed import has left goes with the next one, with the next start of the query, or with `bk checkpoint
-    gc`. All files get the time of the import: `bk checkpoint show` tells it as the time of earlier commits.
+    gc`. All files get the time of the import, which `bk checkpoint show` shows as the time of earlier commits.
+
+    --json: checkpoint, files, bytes, dropped (check sums that were left out), replaced.
     """
     name = whole_store(name, "import")
     unreadable = "cannot be read, so nothing was changed"

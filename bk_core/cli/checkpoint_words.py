@@ -25,7 +25,10 @@ _NEAR_MAX = 1000  # names that are compared with one that is not there
 
 
 def store_and_path(given: str, below: str = "") -> tuple[str, str]:
-    """``NAME`` or ``NAME/PATH``, or either as Spark is given it, and a path ``below`` that. InvalidArgumentError for another place."""
+    """Return the store and the path of ``NAME`` or ``NAME/PATH``, or of either as Spark is given it, and of a path ``below`` that.
+
+    Raises InvalidArgumentError for another place.
+    """
     place = stored_at(given)
     if place is None:
         if "://" in given:
@@ -41,7 +44,7 @@ def store_and_path(given: str, below: str = "") -> tuple[str, str]:
 
 
 def whole_store(given: str, command: str) -> str:
-    """The name of a store. InvalidArgumentError for a path in one: ``command`` takes a whole checkpoint."""
+    """Return the name of a store. Raises InvalidArgumentError for a path in one: ``command`` takes a whole checkpoint."""
     from bk_core.client.files.names import store_log
 
     store, path = store_and_path(given)
@@ -54,7 +57,7 @@ def whole_store(given: str, command: str) -> str:
 
 @contextmanager
 def in_words(name: str, password: str) -> Iterator[None]:
-    """Errors of the block speak of the checkpoint ``name``, not of a store, its log and its ledgers."""
+    """Have errors of the block speak of the checkpoint ``name``, not of a store, its log and its ledgers."""
     try:
         yield
     except BkError as error:
@@ -63,8 +66,8 @@ def in_words(name: str, password: str) -> Iterator[None]:
 
 @contextmanager
 def viewed(client: BookKeeper, name: str, password: str) -> Iterator[FileStoreView]:
-    """The files of a checkpoint. A path that is none is told with those that may have been meant. What an import that is under way, or was
-    killed, has there is told on standard error."""
+    """Yield the files of a checkpoint. The error for a path that is not there names those that may have been meant. Standard error says
+    what an import that is under way, or was killed, has there."""
     from bk_core.client.files.view import FileStoreView
 
     with in_words(name, password), FileStoreView.open(client, name, password=password.encode()) as view:
@@ -87,7 +90,7 @@ def _may_have_more(client: BookKeeper, view: FileStoreView, password: str) -> bo
 
 
 def _say_unfinished(client: BookKeeper, view: FileStoreView, may_have_more: bool) -> None:
-    """Tell on standard error why the files may not be all, or not the last ones, that the checkpoint has."""
+    """Say on standard error why the files may not be all, or not the last ones, that the checkpoint has."""
     left, has_more = unfinished_imports(view)
     ends = f"`bk checkpoint gc {view.name}`"
     if may_have_more:
@@ -122,7 +125,7 @@ def _nothing_at(view: FileStoreView, path: str) -> str:
 
 
 def checkpoints_below(view: FileStoreView, path: str) -> str:
-    """``it holds a/first and a/second``, of a folder that has checkpoints of queries in it; else nothing."""
+    """Return ``it holds a/first and a/second`` for a folder that has checkpoints of queries in it; else nothing."""
     found = [f"{view.name}{base}" for base in bases(view, path) if base != path] if view.exists(path) else []
     more = f" and {len(found) - _NAMES_MAX:,} more" if len(found) > _NAMES_MAX else ""
     return f"it holds {' and '.join(found) if not more else ', '.join(found[:_NAMES_MAX]) + more}" if found else ""

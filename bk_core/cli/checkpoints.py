@@ -36,7 +36,7 @@ EVEN_IF_ALIVE = "Fence the owner although it is open somewhere, or may be."
 
 @click.group()
 def checkpoint() -> None:
-    """Checkpoints of streaming queries of Spark, in file stores."""
+    """List, show, follow, copy and delete checkpoints of streaming queries of Spark, in file stores."""
 
 
 checkpoint.add_command(copy_in)
@@ -52,10 +52,13 @@ checkpoint.add_command(copy_out)
 @password_option
 @cluster_options
 def show_stores(name: str | None, path: str, password: str, uri: str, protocol: str, as_json: bool) -> None:
-    """All checkpoints with their size and last batch, or the files of one, in the folder PATH of it. It fences nobody.
+    """List all checkpoints with their size and last batch, or the files of one, in its folder PATH. It fences nobody.
 
     An acknowledged change shows here once bookies report it as confirmed. The last changes of an owner that died may show only after the
     next owner has opened the checkpoint.
+
+    --json: checkpoint, query, files, bytes, plannedBatch, committedBatch, committedAtMs, owner (state, host, pid, sinceMs; null without
+    one); of a file path, directory, bytes, children, modifiedMs.
     """
     from bk_core.client.files.upkeep import file_stores
 
@@ -94,14 +97,14 @@ def _say_files(found: list[FileStatus], as_json: bool) -> None:
 
 
 def _bases(view: FileStoreView) -> list[str]:
-    """The checkpoints in a store: the directories that have offsets in them. Without any the whole store is taken for one, unless it has
-    nothing but what an import that is not done has there."""
+    """Return the checkpoints in a store: the directories that have offsets in them. Without any the whole store is taken for one, unless
+    it has nothing but what an unfinished import has there."""
     imports, has_more = unfinished_imports(view)
     return bases(view) or ([ROOT] if has_more or not imports else [])
 
 
 def _summary(client: BookKeeper, view: FileStoreView, base: str) -> dict[str, Any]:
-    """The facts of one checkpoint that go into a line."""
+    """Return the facts of one checkpoint that go into a line."""
     from bk_core.client.files.upkeep import file_store_owner
 
     owner = file_store_owner(client, view.name)
@@ -146,13 +149,16 @@ def _summary_row(summary: Mapping[str, Any]) -> list[object]:
 @password_option
 @cluster_options
 def show_checkpoint(name: str, count: int, password: str, uri: str, protocol: str, as_json: bool) -> None:
-    """One checkpoint with its last batches: when each was planned and committed, and the offset of each source behind it.
+    """Show one checkpoint with its last batches: when each was planned and committed, and the offset of each source after it.
 
     An acknowledged change shows here once bookies report it as confirmed. The last changes of an owner that died may show only after the
     next owner has opened the checkpoint.
 
     The time of a commit is that of its file. In an imported checkpoint that is the time of the import, and nobody knows how long a batch
     took (-).
+
+    --json: the fields of `bk checkpoint ls`, and batches (batch, plannedMs, committed, committedMs, watermarkMs, sources: the offset of
+    each).
     """
     store, path = store_and_path(name)
     with connected(uri, protocol) as client, viewed(client, store, password) as view:
@@ -195,7 +201,7 @@ def _batch_json(batch: Batch) -> dict[str, Any]:
 
 
 def offset_told(offset: Any) -> str | None:
-    """An offset in a cell: of our source the place in each log and the rows before it, of another one its JSON."""
+    """Return an offset as a cell: of our source the place in each log and the rows before it, of another one its JSON."""
     if offset is None:
         return None
     ours = of_source(offset)
@@ -219,7 +225,10 @@ def _place_told(offset: LogOffset) -> str:
 @password_option
 @cluster_options
 def cat(name: str, path: str, password: str, uri: str, protocol: str, as_json: bool) -> None:
-    """The bytes of the file PATH, as they are."""
+    """Print the bytes of the file PATH, as they are.
+
+    --json: path, bytes, modifiedMs, data (base64).
+    """
     store, path = store_and_path(name, path)
     if path == ROOT:
         raise click.UsageError(f"which file of {store}? `bk checkpoint cat {store}/offsets/0`, say; `bk checkpoint ls {store}` lists them")
@@ -237,16 +246,18 @@ def cat(name: str, path: str, password: str, uri: str, protocol: str, as_json: b
 
 @checkpoint.command("tail")
 @click.argument("name", metavar="NAME[/PATH]")
-@click.option("-f/-F", "--follow/--no-follow", default=True, help="-f (the default) waits for more until Ctrl-C, -F does not.")
+@click.option("-f/-F", "--follow/--no-follow", default=True, help="Wait for more until Ctrl-C, which is the default; -F does not.")
 @click.option("-n", "--batches", "count", type=click.IntRange(min=0), default=10, show_default=True, help="How many of the last batches.")
 @password_option
 @cluster_options
 @ended_unread()
 def tail(name: str, follow: bool, count: int, password: str, uri: str, protocol: str, as_json: bool) -> None:
-    """The last batches of a checkpoint, and each that is planned or committed from now on, as it happens. It fences nobody.
+    """Print the last batches of a checkpoint, and each that is planned or committed from now on, as it happens. It fences nobody.
 
     An acknowledged change shows here once bookies report it as confirmed. The last changes of an owner that died may show only after the
     next owner has opened the checkpoint.
+
+    --json: batch, plannedMs, committed, committedMs, watermarkMs, sources.
     """
     store, path = store_and_path(name)
     with connected(uri, protocol) as client, viewed(client, store, password) as view:
@@ -261,7 +272,7 @@ def tail(name: str, follow: bool, count: int, password: str, uri: str, protocol:
 
 
 class _Said:
-    """Tells each batch once when it is planned and once when it is committed. A file that Spark wrote anew has another id."""
+    """Prints each batch once when it is planned and once when it is committed. A file that Spark wrote anew has another id."""
 
     def __init__(self, view: FileStoreView, path: str, say: Callable[[Batch], None]) -> None:
         self._view = view
@@ -271,7 +282,7 @@ class _Said:
         self._known: dict[tuple[str, int], int] = {}
 
     def look(self, most: int | None = None) -> None:
-        """Tells what is new, at most the last ``most`` batches of it."""
+        """Print what is new, at most the last ``most`` batches of it."""
         files = {
             (log, number): self._view.status(f"{self._base}/{log}/{number}").file_id
             for log in ("offsets", "commits")
@@ -311,8 +322,12 @@ def _say_batch(batch: Batch) -> None:
 @password_option
 @cluster_options
 def remove(names: tuple[str, ...], yes: bool, even_if_alive: bool, password: str, uri: str, protocol: str, as_json: bool) -> int:
-    """Delete checkpoints with all their files. A query that is started again without its checkpoint begins anew. Refused where an owner
-    is alive. If one cannot be deleted, the others are deleted all the same, and the status is 1."""
+    """Delete checkpoints with all their files. A query that is started again without its checkpoint begins anew.
+
+    A checkpoint whose owner is alive is refused. If one cannot be deleted, the others are deleted all the same, and the exit status is 1.
+
+    --json: checkpoint, deleted, dataLedgers.
+    """
     from bk_core.client.files.upkeep import delete_file_store
 
     failed = False
@@ -365,8 +380,10 @@ def collect(names: tuple[str, ...], even_if_alive: bool, password: str, uri: str
     """Delete data ledgers that no file refers to, and what deleted checkpoints and killed imports have left; of all checkpoints, if none
     is named. A checkpoint of which there is nothing but a killed import is deleted.
 
-    Owners do that by themselves: a checkpoint that is open, or may be, is left out, and named ones are refused. One password is tried on
-    all: name those that have another one, and give it; the status is 1 while one could not be looked at.
+    Owners do that by themselves: a checkpoint that is open, or may be, is left out, and refused if it was named. One password is tried on
+    all: name those that have another one, and give it. The exit status is 1 while one could not be looked at.
+
+    --json: checkpoint, deleted (ledgers), left (ledger, error), imports, isGone, finished.
     """
     from bk_core.client.files.upkeep import file_stores, gc_file_store
 

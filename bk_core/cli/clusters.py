@@ -31,8 +31,10 @@ cluster.add_command(doctor)
 def init(uri: str, as_json: bool) -> None:
     """Make a new, empty cluster at URI, such as zk://127.0.0.1:2181/second/ledgers, as Apache's initnewcluster does.
 
-    Refused where there is anything already, in the ledgers root of another cluster and in its logs. zk+longhierarchical:// and the like
-    choose the layout. Bookies, Apache's as well, are then started with this URI.
+    It is refused where anything is there already, and in the ledgers root or the logs of another cluster. zk+longhierarchical:// and the
+    like choose the layout. Bookies, Apache's as well, are then started with this URI.
+
+    --json: uri, cluster (INSTANCEID).
     """
     from bk_core.metadata import open_store
 
@@ -86,7 +88,7 @@ def info(uri: str, protocol: str, as_json: bool) -> None:
 def autorecovery(switch: str, marks: bool, uri: str, protocol: str, as_json: bool) -> None:
     """Switch the auto-recovery of Apache's bookies on or off for the whole cluster, or show how it stands.
 
-    Off while bookies restart one after the other keeps the auditor from copying what comes back. `bk ledger repair` works either way.
+    Switch it off while bookies restart one after the other: else the auditor copies what comes back. `bk ledger repair` works either way.
 
     --json: on, changed, auditor, delaySeconds; with --marks a line for each marked ledger before it: ledger, bookies, markedMs, lockedBy.
     """

@@ -47,9 +47,9 @@ def cli(context: click.Context, verbose: int) -> None:
 
     Every command that talks to a cluster takes --uri, or reads BOOKKEEPER_METADATA_SERVICE_URI, and --json for scripts.
 
-    Looking never fences a ledger. These end a living writer: `bk ledger recover`, --recover-open of repairs, `bk log append --take-over`,
-    `bk log rm`, and --even-if-alive of `bk log release` and `bk checkpoint rm|gc|import`. Without those, `bk log release` and `gc` of logs
-    and checkpoints close the ledgers of writers that are gone.
+    Looking never fences a ledger. These end a living writer: `bk ledger recover`, --recover-open of repairs, --take-over of `bk log append`
+    and `bk log import`, `bk log rm`, and --even-if-alive of `bk log release` and `bk checkpoint rm|gc|import`. Without those, `bk log
+    release` and `gc` of logs and checkpoints close the ledgers of writers that are gone.
     """
     if verbose:
         context.with_resource(shown("INFO" if verbose == 1 else "DEBUG"))
@@ -62,7 +62,7 @@ def completion(shell: str) -> None:
 
     \b
     bash: eval "$(bk completion bash)" in ~/.bashrc
-    zsh:  eval "$(bk completion zsh)" in ~/.zshrc, behind compinit
+    zsh:  eval "$(bk completion zsh)" in ~/.zshrc, after compinit
     fish: bk completion fish > ~/.config/fish/completions/bk.fish
     """
     found = get_completion_class(shell)
@@ -83,12 +83,12 @@ def run(arguments: list[str] | None = None) -> int:
     with safe_streams():
         try:
             return statuses.flushed(_run(arguments))
-        except BrokenPipeError:  # of standard error, as an error was told
+        except BrokenPipeError:  # of standard error, while an error was printed
             return statuses.unread()
 
 
 def _run(arguments: list[str] | None) -> int:
-    # its news of lost connections would stand between the lines of a table; what matters arrives as an error
+    # kazoo's lines about lost connections would stand between those of a table; what matters arrives as an error
     logging.getLogger("kazoo").addHandler(logging.NullHandler())
     streams = sys.stdout, sys.stderr
     try:
@@ -118,12 +118,12 @@ def _run(arguments: list[str] | None) -> int:
 
 
 def _tell(what: str) -> None:
-    """Print a line on standard error, behind the end of a command's context."""
+    """Print a line on standard error, after the end of a command's context."""
     click.echo(what, err=True, color=True)
 
 
 def _stopped(error: BaseException) -> int:
-    """Ctrl-C, or a question that was not answered with yes: Click tells them apart by what it met."""
+    """Say how a command was stopped, and return its status: by SIGTERM, by Ctrl-C, or by a question that was not answered with yes."""
     if any(isinstance(one, statuses.TerminatedError) for one in (error, error.__context__)):
         click.echo("terminated", err=True)
         return statuses.TERMINATED

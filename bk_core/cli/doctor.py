@@ -31,21 +31,21 @@ _LOUD = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 
 @click.command("doctor")
 @click.option(
-    "--stuck-after", "stuck_ms", type=Duration(), default="10m", show_default=True, help="Since when a recovery without progress is stuck."
+    "--stuck-after", "stuck_ms", type=Duration(), default="10m", show_default=True, help="A recovery without progress for so long is stuck."
 )
 @click.option("--timeout", type=Number(min=0, min_open=True), default=3.0, show_default=True, help="Seconds for each answer of a bookie.")
-@click.option("--clock", is_flag=True, help="Also see if this host's clock is ahead, by a write to an empty node of the metadata store.")
+@click.option("--clock", is_flag=True, help="Also see if this host's clock is ahead, by writing an empty node of the metadata store.")
 @cluster_options
 def doctor(stuck_ms: int, timeout: float, clock: bool, uri: str, protocol: str, as_json: bool) -> int:
     """Find what is wrong with this cluster, and the command that helps. Exit status 1 for errors and warnings, not for notes.
 
-    Looks at the cluster's nodes, cookies and registrations, asks each bookie, reads the metadata of all ledgers and the lists of all logs.
-    Never fences or writes.
+    It looks at the cluster's nodes, cookies and registrations, asks each bookie, and reads the metadata of all ledgers and the lists of all
+    logs. It never fences, and writes nothing but the node of --clock.
 
     error: entries cannot be read or written now, or are lost. warning: do something, or it becomes an error. note: good to know.
 
-    --json has a line for each finding with code, severity, what, count, bookies, ledgers, logs (the first 20 of each), advice, command; and
-    a last one with cluster, good, errors, warnings, notes, bookies (total, writable, readOnly, down), ledgers (total, open, inRecovery,
+    --json: a line for each finding: code, severity, what, count, bookies, ledgers, logs (the first 20 of each), advice, command. The last
+    line has cluster, good, errors, warnings, notes, bookies (total, writable, readOnly, down), ledgers (total, open, inRecovery,
     closed, unreadable), logs, tookMs, unchecked.
     """
     with connected(uri, protocol) as client, _watched() as on_step:

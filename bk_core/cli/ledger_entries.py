@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 @click.argument("ledger_id", type=int)
 @click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="First entry id.")
 @click.option("--last", type=click.IntRange(min=0), help="Last entry id; without it, up to the last add confirmed.")
-@click.option("--raw", is_flag=True, help="Payloads only, each followed by a newline.")
-@click.option("--from-bookie", metavar="BOOKIE", help="The copies of this bookie alone, as it has them, also wrong ones.")
+@click.option("--raw", is_flag=True, help="Print payloads only, each followed by a newline.")
+@click.option("--from-bookie", metavar="BOOKIE", help="Print the copies of this bookie alone, as it has them, also wrong ones.")
 @access_options
 @cluster_options
 def read_ledger(
@@ -43,10 +43,12 @@ def read_ledger(
     protocol: str,
     as_json: bool,
 ) -> int:
-    """Entries of a ledger. Never fences: a writer is not disturbed.
+    """Print entries of a ledger. It never fences: a writer is not disturbed.
 
-    Where it ends before --last, or may go on, standard error says so; exit status 1 if --last was not reached. With --from-bookie nobody
-    else is asked, entries that this bookie should not have are left out, and the exit status is 1 if a copy is missing or wrong.
+    Where the ledger ends before --last, or may go on, standard error says so; exit status 1 if --last was not reached. With --from-bookie
+    nobody else is asked, entries that this bookie should not have are left out, and the exit status is 1 if a copy is missing or wrong.
+
+    --json: entry, bytes, payload (base64); with --from-bookie also bookie, state (good, corrupt, missing, unreadable), lac, length.
     """
     check_range(first, last)
     check_raw(raw, as_json)
@@ -139,17 +141,19 @@ def _say_entry(entry_id: int, payload: bytes, raw: bool, as_json: bool) -> None:
 @click.argument("ledger_id", type=int)
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until the ledger is closed or Ctrl-C.")
 @click.option("-n", "--entries", "count", type=click.IntRange(min=0), default=10, show_default=True, help="How many of the last entries.")
-@click.option("--raw", is_flag=True, help="Payloads only, each followed by a newline.")
+@click.option("--raw", is_flag=True, help="Print payloads only, each followed by a newline.")
 @access_options
 @cluster_options
 @ended_unread()
 def tail_ledger(
     ledger_id: int, follow: bool, count: int, raw: bool, password: str, digest: str | None, uri: str, protocol: str, as_json: bool
 ) -> None:
-    """The last entries of a ledger, and with --follow those that come. Never fences: a writer is not disturbed.
+    """Print the last entries of a ledger, and with --follow those that come. It never fences: a writer is not disturbed.
 
     Entries are shown once they are confirmed: the one that was acknowledged last is confirmed with the next one, or when its writer says
     so while it has nothing to write.
+
+    --json: entry, bytes, payload (base64).
     """
     check_raw(raw, as_json)
     access: dict[str, Any] = {"password": password.encode(), "digest_type": digest}
@@ -190,10 +194,13 @@ def diff_ledger(
     protocol: str,
     as_json: bool,
 ) -> int:
-    """Compare the copies of two bookies, byte by byte. Exit status 1 if they differ. Reads only; never fences.
+    """Compare the copies of two bookies, byte by byte. Exit status 1 if they differ. It only reads, and never fences.
 
-    Entries are told that one of the two lacks, and those whose last add confirmed (LAC), length, payload or digest differ, with the copy
-    that is wrong. After a recovery copies may differ in their LAC alone, and are intact. Only entries that both should have are compared.
+    It lists the entries that one of the two lacks, and those whose last add confirmed (LAC), length, payload or digest differ, with the
+    copy that is wrong. After a recovery copies may differ in their LAC alone, and are intact. Only entries that both should have are
+    compared.
+
+    --json: ledger, bookies, first, last, same, differing, heldByOne, differences (first, last, count, what, fields, digestOk).
     """
     check_range(first, last)
     access: dict[str, Any] = {"password": password.encode(), "digest_type": digest}

@@ -30,14 +30,14 @@ for _command in (read_ledger, tail_ledger, diff_ledger):
 
 
 @ledger.command("ls")
-@click.option("--limit", type=click.IntRange(min=1), help="At most so many, from the lowest id.")
+@click.option("--limit", type=click.IntRange(min=1), help="List at most so many, from the lowest id.")
 @click.option("--bookie", "bookie_id", metavar="BOOKIE", help="Only ledgers with a fragment on this bookie.")
 @cluster_options
 def list_ledgers(uri: str, protocol: str, as_json: bool, limit: int | None, bookie_id: str | None) -> None:
-    """All ledgers with their state, size and age.
+    """List all ledgers with their state, size and age.
 
-    The length of a ledger is that of its payloads; `with copies` is what all copies take on the bookies, with the header and checksum of
-    each entry. Both are known once it is CLOSED.
+    The length of a ledger is the bytes of its payloads; `with copies` is what all copies take on the bookies, with the header and checksum
+    of each entry. Both are known once it is CLOSED.
 
     --json: ledger, state, ensembleSize, writeQuorumSize, ackQuorumSize, fragments, lastEntryId, length, createdMs, storedBytes; for
     metadata that cannot be understood ledger, state (UNREADABLE), createdMs, problem.
@@ -87,7 +87,11 @@ def _summaries(client: BookKeeper, ledger_ids: Iterable[int], bookie: str | None
 @click.argument("ledger_id", type=int)
 @cluster_options
 def show_ledger(ledger_id: int, uri: str, protocol: str, as_json: bool) -> None:
-    """Metadata of one ledger with its fragments. Does not touch a bookie."""
+    """Show the metadata of one ledger with its fragments. No bookie is asked.
+
+    --json: ledger, state, ensembleSize, writeQuorumSize, ackQuorumSize, fragments (firstEntryId, ensemble), lastEntryId, length, createdMs,
+    storedBytes, digestType, hasPassword, formatVersion, custom (the beginning of each value, as text or as hexadecimal after 0x).
+    """
     from bk_core.client.inspect import found_ledgers
 
     with connected(uri, protocol) as client:
@@ -111,7 +115,11 @@ def show_ledger(ledger_id: int, uri: str, protocol: str, as_json: bool) -> None:
 @access_options
 @cluster_options
 def recover_ledger(ledger_id: int, password: str, digest: str | None, uri: str, protocol: str, as_json: bool) -> None:
-    """Fence a ledger, bring its end to full replication and close it. Its writer, if any, is stopped for good."""
+    """Fence a ledger, bring its end to full replication and close it. Its writer, if any, is stopped for good.
+
+    --json: ledger, state, ensembleSize, writeQuorumSize, ackQuorumSize, fragments (their number), lastEntryId, length, createdMs,
+    storedBytes.
+    """
     from bk_core.client.inspect import stored_bytes
 
     access: dict[str, Any] = {"password": password.encode(), "digest_type": digest}
@@ -131,7 +139,10 @@ def recover_ledger(ledger_id: int, password: str, digest: str | None, uri: str, 
 def remove_ledgers(ledger_ids: tuple[int, ...], yes: bool, even_if_listed: bool, uri: str, protocol: str, as_json: bool) -> None:
     """Delete ledgers with their data. Bookies free the space when they next collect garbage. One that a log lists is refused.
 
-    One that is not CLOSED is deleted too: its writer is not told, and goes on writing entries that are lost. The question says its state.
+    One that is not CLOSED is deleted too: its writer does not learn of it, and goes on writing entries that are lost. The question says its
+    state.
+
+    --json: ledger, deleted.
     """
     with connected(uri, protocol) as client:
         found = {one: client.ledger_metadata(one) for one in ledger_ids}  # a mistyped id is an error before anything is deleted

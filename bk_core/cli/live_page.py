@@ -24,21 +24,24 @@ from bk_core.threads import SafeFuture, start_aside, wait_done
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
 
-CLOSE_S = 2.0  # for the client to say good-bye to a cluster, which may not answer
-_QUIET = ("bk_core.client", "bk_core.metadata", "bk_core.net")  # the page tells what fails; -v shows their lines all the same
+CLOSE_S = 2.0  # for the client to close its session with a cluster, which may not answer
+_QUIET = ("bk_core.client", "bk_core.metadata", "bk_core.net")  # the page shows what fails; -v shows their lines all the same
 _TURN_S = 0.5  # an interrupt may come just before a sleep begins, and then waits for its end
 
 
 @click.command("ui")
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address to listen on. There is no TLS: others on the way can read all."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on. There is no TLS: others on the way can read all.",
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on; by default a free one.")
-@click.option("--name", "names", multiple=True, help="A further host name under which browsers ask, as behind a proxy. May be repeated.")
+@click.option("--name", "names", multiple=True, help="A further host name of the page, such as a proxy's. May be repeated.")
 @click.option(
     "--token-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Keep the token in this file, so that the address stays; it is made, readable for you alone, if it is not there.",
+    help="Keep the token in this file, so that the address stays. If there is no such file, it is made, readable for you alone.",
 )
 @click.option("--no-open", is_flag=True, help="Open no browser.")
 @password_option
@@ -58,6 +61,8 @@ def live_page(
 
     It only looks: it never writes, and never fences. The page is for whoever has the address, which has a token in it. Payloads of ledgers
     and checkpoints with a password are shown with --password.
+
+    --json: one object when the page is there: url, host, port.
     """
     from bk_core.client import connect
     from bk_core.ui.guard import Token, is_loopback, token_of_file

@@ -29,7 +29,10 @@ _LOOK_S = 2.0  # between two looks at disk and processes
 @click.command()
 @click.option("--bookies", type=click.IntRange(1, 64), default=3, show_default=True, help="How many bookies.")
 @click.option(
-    "--dir", "directory", type=click.Path(file_okay=False), help="Where data and ports stay and are found again; else they are temporary."
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False),
+    help="Keep data and ports in this directory, and find them there again; without it they are temporary.",
 )
 @click.option(
     "--port",
@@ -42,15 +45,17 @@ _LOOK_S = 2.0  # between two looks at disk and processes
     is_flag=False,
     flag_value=DEFAULT_VERSION,
     metavar="[VERSION]",
-    help=f"Apache's own bookies (Java 17, and Maven the first time); {DEFAULT_VERSION} without a version.",
+    help=f"Run Apache's own bookies (Java 17, and Maven the first time); {DEFAULT_VERSION} without a version.",
 )
-@click.option("--zookeeper", metavar="HOST:PORT", help="Use this ZooKeeper instead of starting one; the URI of any metadata store will do.")
+@click.option(
+    "--zookeeper", metavar="HOST:PORT", help="Use this ZooKeeper instead of starting one; the URI of any other metadata store works, too."
+)
 @click.option(
     "--metadata", type=click.Choice(["zookeeper", "etcd"]), default="zookeeper", show_default=True, help="Which metadata store to start."
 )
 @click.option("--metrics", is_flag=True, help="Each embedded bookie serves its metrics for Prometheus on the loopback.")
-@click.option("--tls", is_flag=True, help="Embedded bookies serve by TLS alone, with client certificates; the URI names the files.")
-@click.option("--sasl", is_flag=True, help="Embedded bookies serve only those who know a password; the URI names its file.")
+@click.option("--tls", is_flag=True, help="Embedded bookies serve by TLS alone and ask for client certificates; the URI names the files.")
+@click.option("--sasl", is_flag=True, help="Embedded bookies serve only clients that know a password; the URI names its file.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object when ready instead of the banner.")
 def local(
     bookies: int,
@@ -64,7 +69,10 @@ def local(
     sasl: bool,
     as_json: bool,
 ) -> None:
-    """Run ZooKeeper (or etcd) and some bookies on this machine until Ctrl-C. For trying things out, not for production."""
+    """Run ZooKeeper (or etcd) and some bookies on this machine until Ctrl-C. For trying things out, not for production.
+
+    --json: one object when the cluster is ready: uri, kind, bookies, directory; with --metrics also metrics (addresses).
+    """
     from bk_core.bookie.local_cluster import local_cluster
     from bk_core.bookie.watch import ClusterWatch
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--older-than", "age_ms", type=Duration(), help="Drop segments committed longer ago, such as 7d.")
 @click.option("--keep-bytes", type=Size(), help="Keep this many of the newest bytes, such as 10GiB, and drop what is older.")
 @click.option("--retention", is_flag=True, help="Drop what the log's own retention does not keep.")
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--dry-run", is_flag=True, help="Say what would go, and change nothing.")
 @password_option
 @cluster_options
 def trim(
@@ -44,6 +44,8 @@ def trim(
     """Drop segments from the front of a log and delete their ledgers. What is being written stays.
 
     With several bounds, the one that drops most applies.
+
+    --json: log, segments, rows, bytes, deleted (ledgers; null with --dry-run), dryRun.
     """
     from bk_core.client.log.history import read_log
     from bk_core.client.log.janitor import trim_log
@@ -109,7 +111,7 @@ def _say_trim(name: str, gone: tuple[int, int, int], deleted: Iterable[int] | No
 @click.option(
     "--delete-orphans",
     type=click.Choice(["known", "all"]),
-    help="Delete ledgers whose log is gone: known, those that tell their log root; all, those of earlier versions as well.",
+    help="Delete ledgers whose log is gone: known: those that name their log root; all: those of earlier versions as well.",
 )
 @password_option
 @cluster_options
@@ -117,10 +119,13 @@ def collect(names: tuple[str, ...], age_ms: int, delete_orphans: str | None, pas
     """Delete what vanished writers left in logs, all of them by default. Exit status 1 if something could not be cleaned up.
 
     Ledgers of processes that are known to be gone are cleaned up whatever their age, those of a query's workers when they are a minute
-    old, for their batch may be about to be committed. Safe at any time.
+    old, because their batch may be about to be committed. It may run at any time.
 
-    Without NAMES all ledgers are looked at as well for those whose log is gone: they are reported, and deleted only with --delete-orphans.
-    A ledger of an earlier version does not tell its log root: its log may be alive at another one.
+    Without NAMES it looks at all ledgers as well, for those whose log is gone: they are reported, and deleted only with --delete-orphans.
+    A ledger of an earlier version does not name its log root: its log may be alive at another one.
+
+    --json: log, deleted, closed, forgotten (ledgers of each), failed, foreign (ledger, error of each); of a ledger whose log is gone
+    orphan, log, logId, logRoot, deleted, error.
     """
     failed = False
     if names and delete_orphans:
@@ -138,7 +143,7 @@ def collect(names: tuple[str, ...], age_ms: int, delete_orphans: str | None, pas
 
 
 def _collect_one(client: BookKeeper, name: str, age_ms: int, password: str, as_json: bool, *, asked: bool) -> bool:
-    """True if something failed."""
+    """Return True if something failed."""
     from bk_core.client.log.janitor import gc_log
 
     try:
@@ -169,7 +174,7 @@ def _is_log(client: BookKeeper, name: str) -> bool:
 
 
 def _collect_orphans(client: BookKeeper, wanted: str | None, password: str, as_json: bool) -> bool:
-    """True if something failed."""
+    """Return True if something failed."""
     from bk_core.client.log.orphans import delete_orphan, find_orphans
 
     failed = False
@@ -185,7 +190,7 @@ def _collect_orphans(client: BookKeeper, wanted: str | None, password: str, as_j
             say_json({"orphan": orphan.ledger_id, **place, "deleted": deleted, "error": why or None})
             continue
         whose = f"ledger {orphan.ledger_id} of log {orphan.log}, which is gone"
-        hint = "" if orphan.log_root else " from this log root (the ledger tells none)"
+        hint = "" if orphan.log_root else " from this log root (the ledger names none)"
         click.echo(f"{whose}{hint}: {'deleted' if deleted else why or 'left; --delete-orphans deletes it'}", err=bool(why))
     return failed
 
@@ -194,5 +199,5 @@ def _all_names(client: BookKeeper) -> list[str]:
     """Return the names of all logs, also of those that are deleted but not yet gone."""
     from bk_core.client.log.lists import list_logs
 
-    list_logs(client)  # is there such a log root at all
+    list_logs(client)  # an error where there is no such log root
     return sorted({name for parent in ("logs", "intents", "deleted") for name in client.store.children(parent)})

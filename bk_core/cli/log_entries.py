@@ -45,9 +45,11 @@ _RUNS_MAX = 64  # on their way at a time
 @password_option
 @cluster_options
 def append(name: str, take_over: bool, take_over_queries: bool, password: str, uri: str, protocol: str, as_json: bool) -> None:
-    """Each line of standard input becomes an entry, without its newline. Writes exclusively until the input ends.
+    """Append each line of standard input to a log as an entry, without its newline. It writes exclusively until the input ends.
 
-    Prints where the entries are once all are acknowledged.
+    It prints where the entries are once all are acknowledged.
+
+    --json: log, entries, bytes, first, last (seq and entry of each; null without entries).
     """
     from bk_core.client.log.writer import LogWriter
 
@@ -56,26 +58,26 @@ def append(name: str, take_over: bool, take_over_queries: bool, password: str, u
         with _told_for_lines(name):
             opened = LogWriter.open(client, name, password=secret, take_over=take_over, take_over_queries=take_over_queries)
         with opened as writer:
-            told = _Told()
+            sent = _Sent()
             with _watched() as show:
                 for lines in _lines(sys.stdin.buffer):
-                    told.send(writer, lines)
-                    show(told)
-                told.wait_for(0)
-    first, last = told.first, told.last
+                    sent.send(writer, lines)
+                    show(sent)
+                sent.wait_for(0)
+    first, last = sent.first, sent.last
     if as_json:
         ends = (None if first is None else first.first_position, None if last is None else last.last_position)
-        say_json({"log": name, "entries": told.entries, "bytes": told.bytes, "first": _place(ends[0]), "last": _place(ends[1])})
+        say_json({"log": name, "entries": sent.entries, "bytes": sent.bytes, "first": _place(ends[0]), "last": _place(ends[1])})
     elif first is not None and last is not None:
         where = f"{first.seq}:{first.first_entry_id} .. {last.seq}:{last.last_entry_id}"
-        click.echo(f"{counted(told.entries, 'entry', 'entries')}, {counted(told.bytes, 'byte')}, at {where}")
+        click.echo(f"{counted(sent.entries, 'entry', 'entries')}, {counted(sent.bytes, 'byte')}, at {where}")
     else:
         click.echo("no entries")
 
 
 @contextmanager
 def _told_for_lines(name: str) -> Iterator[None]:
-    """A log that takes no lines, or is not there, is told with the command that makes one which does."""
+    """Have the error for a log that takes no lines, or is not there, name the command that makes one for lines."""
     try:
         yield
     except LogFormatError:
@@ -95,8 +97,8 @@ def _place(position: Position | None) -> dict[str, int] | None:
     return None if position is None else {"seq": position.seq, "entry": position.entry}
 
 
-class _Told:
-    """Prints what was sent and where it is."""
+class _Sent:
+    """Sends lines to a log, some runs at a time, and counts them. ``first`` and ``last`` are the ends of what was acknowledged."""
 
     def __init__(self) -> None:
         self.entries = 0
@@ -121,21 +123,21 @@ class _Told:
 
 
 @contextmanager
-def _watched() -> Iterator[Callable[[_Told], None]]:
+def _watched() -> Iterator[Callable[[_Sent], None]]:
     """A line on standard error that shows how much was sent, if that is a terminal and the lines are not typed there."""
     columns = (TextColumn("appending"), TextColumn("{task.fields[done]}"), RateColumn())
     with progress_bar(*columns, disable=sys.stdin.isatty() or not sys.stderr.isatty()) as bar:
         task = bar.add_task("", total=None, done="")
 
-        def show(told: _Told) -> None:
-            done = f"{counted(told.entries, 'entry', 'entries')}, {rounded_size(told.bytes)}"
-            bar.update(task, completed=told.entries, done=done)
+        def show(sent: _Sent) -> None:
+            done = f"{counted(sent.entries, 'entry', 'entries')}, {rounded_size(sent.bytes)}"
+            bar.update(task, completed=sent.entries, done=done)
 
         yield show
 
 
 def _lines(source: BinaryIO) -> Iterator[list[bytes]]:
-    """The lines that are there, as soon as they are: an input that stands still holds back nothing but its last, unfinished line."""
+    """Yield the lines that are there, as soon as they are: an input that pauses holds back nothing but its last, unfinished line."""
     rest = b""
     while chunk := source.read1(_CHUNK_BYTES):  # type: ignore[attr-defined]
         *lines, rest = (rest + chunk).split(b"\n")
@@ -156,10 +158,10 @@ def _lines(source: BinaryIO) -> Iterator[list[bytes]]:
 @click.option(
     "-n", "--lines", "count", type=click.IntRange(min=0), default=10, show_default=True, help="How many of the last rows or entries."
 )
-@click.option("--from", "start", metavar="SEQ[:ENTRY]|first|end", help="Start there instead.")
-@click.option("--columns", metavar="NAME,...", help="Only these columns of the rows, in this order.")
-@click.option("--entries", is_flag=True, help="Entries in place of rows: where each is, its size and its beginning.")
-@click.option("--raw", is_flag=True, help="Payloads of entries only, each followed by a newline.")
+@click.option("--from", "start", metavar="SEQ[:ENTRY]|first|end", help="Start there instead of at the last rows or entries.")
+@click.option("--columns", metavar="NAME,...", help="Show only these columns of the rows, in this order.")
+@click.option("--entries", is_flag=True, help="Show entries in place of rows: where each is, its size and its beginning.")
+@click.option("--raw", is_flag=True, help="Print payloads of entries only, each followed by a newline.")
 @password_option
 @cluster_options
 @ended_unread()
@@ -176,10 +178,12 @@ def tail(
     protocol: str,
     as_json: bool,
 ) -> None:
-    """The rows or entries of a log, the last ones by default. Never fences: a writer is not disturbed.
+    """Print the rows or entries of a log, the last ones by default. It never fences: a writer is not disturbed.
 
-    A log of Arrow entries, such as Spark writes, is shown as rows, which needs pyarrow; with --entries, and any raw log, as entries. With
-    --json a row is an object of its columns: times are ISO texts, durations seconds, decimals and NaN texts, bytes base64.
+    A log of Arrow entries, such as Spark writes, is shown as rows, which needs pyarrow; with --entries, and any raw log, as entries.
+
+    --json: of an entry seq, entry, ledger, bytes, payload (base64). A row is an object of its columns: times are ISO texts, durations
+    seconds, decimals and NaN texts, bytes base64.
     """
     from bk_core.client.log.history import read_log
     from bk_core.client.log.newest import last_entries, last_rows

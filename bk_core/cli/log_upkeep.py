@@ -30,11 +30,13 @@ def _problem_json(name: str, problem: LogProblem) -> dict[str, Any]:
 @password_option
 @cluster_options
 def check(name: str | None, everything: bool, password: str, uri: str, protocol: str, as_json: bool) -> int:
-    """Check that everything exists that a log lists, history included. Reads only; never fences. Exit status 1 if not.
+    """Check that everything exists that a log lists, history included. Exit status 1 if not. It only reads, and never fences.
+
+    Each ledger that the log names must exist, carry its name, reach as far as the log says, and give its first and last listed entry.
 
     With --all, logs with another password than the given one are not looked at, and named on standard error.
 
-    Each ledger that the log names must exist, carry its name, reach as far as the log says, and give its first and last listed entry.
+    --json: log, segments, ledgers, good, problems (log, problem, ledger, firstSeq, lastSeq, rows, bytes, what).
     """
     from bk_core.client.log.check import check_log
     from bk_core.client.log.lists import list_logs
@@ -77,13 +79,18 @@ def check(name: str | None, everything: bool, password: str, uri: str, protocol:
 @click.command("repair")
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--even-if-files", is_flag=True, help="Also the log of a file store (a checkpoint), which shows older files then, or none.")
+@click.option(
+    "--even-if-files", is_flag=True, help="Repair the log of a file store (a checkpoint), too, which shows older files then, or none."
+)
 @password_option
 @cluster_options
 def repair(name: str, yes: bool, even_if_files: bool, password: str, uri: str, protocol: str, as_json: bool) -> None:
     """Write off ledgers that a log lists and that do not exist any more, so that it can be written and read again.
 
-    Says what is lost and asks. Their segments become empty; everything else stays. What exists and cannot be read now is left alone.
+    It says what is lost and asks. The segments of these ledgers become empty; everything else stays. A ledger that exists and cannot be
+    read now is left alone.
+
+    --json: log, lost (as the problems of `bk log check`).
     """
     from bk_core.client.log.check import check_log, check_repairs_files, repair_log
 
@@ -112,7 +119,10 @@ def repair(name: str, yes: bool, even_if_files: bool, password: str, uri: str, p
 @password_option
 @cluster_options
 def release(name: str, even_if_alive: bool, password: str, uri: str, protocol: str, as_json: bool) -> None:
-    """Recover and close what an exclusive writer that died has left open, so that queries can write the log again."""
+    """Recover and close what an exclusive writer that died has left open, so that queries can write the log again.
+
+    --json: log, closed (ledgers).
+    """
     from bk_core.client.log.check import release_log
 
     with connected(uri, protocol) as client:
@@ -132,7 +142,10 @@ def release(name: str, even_if_alive: bool, password: str, uri: str, protocol: s
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @cluster_options
 def marks(name: str, ids: tuple[str, ...], age_ms: int | None, yes: bool, uri: str, protocol: str, as_json: bool) -> None:
-    """The last batch of every query and transaction that committed to a log. Drops some: such a query ends at its next batch."""
+    """Show the last batch of every query and transaction that committed to a log, or forget some: such a query ends at its next batch.
+
+    --json: query, batch, committedAtMs, rows, bytes; with --forget and --forget-older-than log, forgotten.
+    """
     from bk_core.client.log.check import forget_marks
     from bk_core.client.log.list_store import read_ledger_list
 

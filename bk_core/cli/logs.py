@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from bk_core.client import BookKeeper
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-LEDGERS_MAX = 2000  # of a log, whose metadata is read to show it; about a second
+LEDGERS_MAX = 2000  # so many ledgers of a log have their metadata read to show it, which takes about a second
 
 
 @click.group()
 def log() -> None:
-    """Logs: ordered lists of segments over ledgers."""
+    """Make, list, show, fill, follow, check, trim and delete logs, which are ordered lists of segments over ledgers."""
 
 
 for _command in (append, tail, check, repair, release, marks, trim, collect):
@@ -57,7 +57,10 @@ def _summary(name: str, view: LogView) -> dict[str, Any]:
 @log.command("ls")
 @cluster_options
 def show_logs(uri: str, protocol: str, as_json: bool) -> None:
-    """All logs with their size. Entries of a live segment are not counted yet."""
+    """List all logs with their size. Entries of a live segment are not counted yet.
+
+    --json: log, logId, entryFormat, firstSeq, segments, live, rows, bytes, condemned (ledgers to be deleted).
+    """
     from bk_core.client.log.history import read_log
     from bk_core.client.log.lists import list_logs
 
@@ -85,9 +88,13 @@ def show_logs(uri: str, protocol: str, as_json: bool) -> None:
 @click.option("--sizes", is_flag=True, help=f"Count the copies also of a log of more than {LEDGERS_MAX:,} ledgers.")
 @cluster_options
 def show_log(name: str, sizes: bool, uri: str, protocol: str, as_json: bool) -> None:
-    """One log: its properties, what was committed by whom, and its newest segments (`bk log segments` has all).
+    """Show one log: its properties, what was committed by whom, and its newest segments (`bk log segments` has all).
 
     Its bytes are those of the payloads; `with copies` is what all copies take on the bookies, with the header and checksum of each entry.
+
+    --json: log, logId, entryFormat, firstSeq, segments, live, rows, bytes, condemned (ledgers), storedBytes, schema, quorums, digestType,
+    guaranteed, retentionMs, retentionBytes, committedRetentionMs, columns (name, type), committed (the last batch of each query), writer,
+    inHistory (segments), newest (as of `bk log segments`).
     """
     from bk_core.client.log.history import read_log
     from bk_core.client.log.live_writers import writer_told
@@ -123,7 +130,7 @@ def show_log(name: str, sizes: bool, uri: str, protocol: str, as_json: bool) -> 
 
 
 def _properties(view: LogView) -> dict[str, Any]:
-    """The properties of a log for scripts: the schema also as columns, None where there is no pyarrow to tell them."""
+    """Return the properties of a log for scripts, with the schema also as columns; None for these where there is no pyarrow."""
     from bk_core.client.log.tables import columns_told
 
     told = columns_told(view.properties.schema)
@@ -148,7 +155,10 @@ def _say_facts(name: str, shown: dict[str, Any]) -> None:
 @click.option("--last", type=click.IntRange(min=0), help="Last segment; by default the newest.")
 @cluster_options
 def show_segments(name: str, first: int, last: int | None, uri: str, protocol: str, as_json: bool) -> None:
-    """All segments of a log, however old, read from its history chunk by chunk."""
+    """List all segments of a log, however old, read from its history chunk by chunk.
+
+    --json: seq, ledger, firstEntryId, lastEntryId (null while live), rows, bytes, committedAtMs.
+    """
     from bk_core.client.log.history import read_log
 
     check_range(first, last)
@@ -165,7 +175,7 @@ def show_segments(name: str, first: int, last: int | None, uri: str, protocol: s
 
 
 def _property_options(command: _Command) -> _Command:
-    """The options of a log that may also be changed later. Those that are not given are None."""
+    """Adds the options of a log that may also be changed later. Those that are not given are None."""
     for option in reversed(
         [
             click.option("--ensemble-size", type=click.IntRange(min=1), help="Bookies of a ledger."),
@@ -175,7 +185,7 @@ def _property_options(command: _Command) -> _Command:
             click.option(
                 "--guaranteed-write-quorum/--no-guaranteed-write-quorum",
                 default=None,
-                help="Close ledgers only when all of the write quorum has all.",
+                help="Close a ledger only when every bookie of the write quorum has each entry.",
             ),
             click.option(
                 "--retention", "retention_ms", type=Duration(optional=True), help="How long segments are kept, such as 7d; none: for ever."
@@ -199,7 +209,7 @@ def _given(properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def _option(name: str) -> str:
-    """The option that gives this field of ``LogProperties``."""
+    """Return the option that gives this field of ``LogProperties``."""
     return "--" + {"retention_ms": "retention", "committed_retention_ms": "committed-retention"}.get(name, name).replace("_", "-")
 
 
@@ -226,7 +236,11 @@ def create(
     as_json: bool,
     **properties: Any,
 ) -> None:
-    """Make an empty log."""
+    """Make an empty log, and show it.
+
+    --json: log, logId, entryFormat, schema, quorums, digestType, guaranteed, retentionMs, retentionBytes, committedRetentionMs, columns
+    (name, type).
+    """
     from bk_core.client.log.history import read_log
     from bk_core.client.log.lists import create_log
     from bk_core.client.log.settings import schema_text
@@ -247,7 +261,10 @@ def create(
 @_property_options
 @cluster_options
 def change(name: str, uri: str, protocol: str, as_json: bool, **properties: Any) -> None:
-    """Change properties of a log, for what is written from now on. Retention takes effect when somebody commits or trims."""
+    """Change properties of a log, for what is written from now on, and show it. Retention takes effect when somebody commits or trims.
+
+    --json: the fields of `bk log create`.
+    """
     from bk_core.client.log.history import read_log
     from bk_core.client.log.lists import set_properties
 
@@ -275,7 +292,10 @@ def _say_log(name: str, view: LogView, as_json: bool) -> None:
 @password_option
 @cluster_options
 def remove(names: tuple[str, ...], yes: bool, password: str, uri: str, protocol: str, as_json: bool) -> None:
-    """Delete logs with all their ledgers. Writers are fenced; what readers have not read is lost."""
+    """Delete logs with all their ledgers. Writers are fenced; what readers have not read is lost.
+
+    --json: log, deleted.
+    """
     from bk_core.client.log.history import read_log
     from bk_core.client.log.janitor import delete_log
 
@@ -295,7 +315,7 @@ def remove(names: tuple[str, ...], yes: bool, password: str, uri: str, protocol:
 
 @log.command("adopt")
 @click.argument("names", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="Every log whose list names the cluster of --from.")
+@click.option("--all", "everything", is_flag=True, help="Adopt every log whose list names the cluster of --from.")
 @click.option("--from", "from_cluster", metavar="CLUSTER", help="The cluster that the list names, if it names one.")
 @click.option("--unnamed", is_flag=True, help="Ledgers that are listed and carry no log's name are the log's too: they go when it goes.")
 @click.option("--yes", is_flag=True, help="With --unnamed: do not ask.")
@@ -310,11 +330,13 @@ def adopt(
     protocol: str,
     as_json: bool,
 ) -> None:
-    """Say that logs are this cluster's: of an earlier version that cannot be told, or of a cluster that has another identity since.
+    """Note that logs belong to this cluster: logs of an earlier version that names none, or of a cluster whose identity has changed.
 
-    A cluster has another identity after it was restored without its INSTANCEID, or when one was added to a cluster that had none.
+    The identity of a cluster changes when it is restored without its INSTANCEID, or gets one that it did not have.
     Ledgers that carry no log's name can be read, but are not fenced or deleted for the log unless --unnamed says that they are its own;
     those that carry another log's name never are.
+
+    --json: log, logId, cluster, adopted (the number of ledgers), unnamed (ledgers).
     """
     from bk_core.client.log.orphans import adopt_log, unnamed_ledgers
 
@@ -342,7 +364,7 @@ def adopt(
 
 
 def _logs_of(client: BookKeeper, cluster: str) -> list[str]:
-    """Logs whose list names that cluster."""
+    """Return the logs whose list names that cluster."""
     from bk_core.client.log.list_store import read_unlooked
     from bk_core.client.log.lists import list_logs
 
@@ -363,7 +385,10 @@ def _logs_of(client: BookKeeper, cluster: str) -> list[str]:
 @click.option("--cluster", required=True, help="The cluster that the list names, which is gone for good.")
 @cluster_options
 def forget(name: str, cluster: str, uri: str, protocol: str, as_json: bool) -> None:
-    """Remove the list of a log whose cluster is gone for good, such as one that was initialised anew. No ledger is touched."""
+    """Remove the list of a log whose cluster is gone for good, such as one that was initialised anew. No ledger is touched.
+
+    --json: log, cluster, forgotten.
+    """
     from bk_core.client.log.orphans import forget_log
 
     with connected(uri, protocol) as client:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def query() -> None:
-    """Streaming queries of Spark that read logs."""
+    """Look at streaming queries of Spark that read logs."""
 
 
 @query.command("lag")
@@ -30,14 +30,16 @@ def query() -> None:
 @password_option
 @cluster_options
 def show_lag(checkpoint: str, password: str, uri: str, protocol: str, as_json: bool) -> None:
-    """Rows, bytes and time that a query has not read yet, for each log.
+    """Show how far a query is behind each log that it reads: in rows, bytes and time.
 
     CHECKPOINT is the checkpoint folder of the query on this machine, as a path or a file: URL, or in a file store of the cluster, as
-    bk://NAME. What counts is the last batch that was committed; entries of a live segment of an exclusive writer do not count until it is
-    closed. The password is that of the file store.
+    bk://NAME. The lag is counted from the last batch that was committed; entries of a live segment of an exclusive writer do not count
+    until it is closed. The password is that of the file store.
 
-    The time is the age of the oldest row that was not read: this machine's clock now, less the clock of who committed it. Where the two
-    differ by some seconds, so is the time off by as many. It is never below zero.
+    The time is the age of the oldest row that was not read: this machine's clock now, less the clock of whoever committed it. If the two
+    differ by some seconds, the time is off by as many. It is never below zero.
+
+    --json: source, log, committedBatch, plannedBatch, seq, entry, row, rowsBehind, bytesBehind, secondsBehind, note.
     """
     place = stored_at(checkpoint)
     try:
@@ -81,7 +83,7 @@ def _row(progress: Progress, found: SourceLag) -> dict[str, Any]:
 
 
 def _in_ledgers(checkpoint: str, uri: str, protocol: str) -> str:
-    """The end of the error, which tells the name that was meant, if there is a checkpoint in ledgers; else nothing."""
+    """Return the end of the error, with the name that was meant, if there is a checkpoint in ledgers of that name; else nothing."""
     from bk_core.client.files.upkeep import file_stores
 
     if "://" in checkpoint:
@@ -104,13 +106,17 @@ def _progress_in_store(client: BookKeeper, store: str, path: str, password: str)
 
 
 def local_path(checkpoint: str) -> Path:
-    """Raises InvalidArgumentError for a URL of another file system: only files of this machine and of file stores can be read here."""
+    """Return the folder of a checkpoint on this machine.
+
+    Raises InvalidArgumentError for a folder that is not there, and for a URL of another file system: only files of this machine and of file
+    stores can be read here.
+    """
     try:
         parts = urlsplit(checkpoint)
     except ValueError as error:  # no URL, and with its slashes no folder either
         raise InvalidArgumentError(f"{checkpoint} is neither a folder nor a URL: {error}") from None
     if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
-        message = f"{checkpoint} is not on this machine, nor in a file store (bk://NAME); copy its folders offsets and commits here"
+        message = f"{checkpoint} is neither on this machine nor in a file store (bk://NAME): copy its folders offsets and commits here"
         raise InvalidArgumentError(message)
     path = Path(unquote(parts.path) if parts.scheme else checkpoint)
     if not path.is_dir():

@@ -90,12 +90,15 @@ def check(
     protocol: str,
     as_json: bool,
 ) -> int:
-    """Find replicas of entries that are missing or corrupt. Reads only; never fences. Exit status 1 if anything is not good.
+    """Find replicas of entries that are missing or corrupt. Exit status 1 if anything is not good. It only reads, and never fences.
 
     A fragment that is still being written (the last one of an unclosed ledger) is not judged entry by entry. --password and --digest are
     used where a ledger's metadata stores none.
-    """
 
+    --json: ledger, good, full, state, openTailLost (bookies), unsealed, digestNote, fragments (firstEntryId, lastEntryId, replicas). A
+    replica has position, bookie, registered, good, checked, missing, corrupt and unreadable (first and last of each range of entries),
+    noAnswer.
+    """
     options = {"full": full, "bytes_per_second": bytes_per_second(rate), **_access(password, digest)}
     shown: _Shown[LedgerReport] = _Shown()
     checked = bad = 0
@@ -218,9 +221,12 @@ def repair(
 ) -> int:
     """Copy what is missing or corrupt, and replace bookies that are gone. Exit status 1 if something could not be repaired.
 
-    Works beside live writers and readers, and beside Apache's auto-recovery, whose lock per ledger it takes and respects; it does so also
-    where auto-recovery is disabled, since it runs only when somebody calls it. --password and --digest are used where a ledger's metadata
-    stores none.
+    It works beside live writers and readers, and beside Apache's auto-recovery, whose lock of each ledger it takes and respects; it also
+    works where auto-recovery is disabled, since it runs only when somebody calls it. --password and --digest are used where a ledger's
+    metadata stores none.
+
+    --json: ledger, complete, moved (firstEntryId, position, from, to, entries), filledIn (firstEntryId, position, bookie, entries),
+    recovered, sealed, lockedBy, openTailLost (bookies), problems, entriesCopied, bytesCopied.
     """
     options = {
         "full": full,
@@ -328,6 +334,9 @@ def decommission(
     Make it read-only or stop it first: clients place new ledgers on a bookie as long as it is registered as writable. Live writers go on. A
     ledger that is being written to the bookie right now stays until its writer moves on, or until --recover-open closes it. All ledgers
     that name the bookie are processed once, and again until --wait is over; a copy that is under way then is finished.
+
+    --json: a line for each ledger that was repaired, as of `bk ledger repair`. The last line has bookie, complete, registered, writable,
+    cookieDeleted, namedBy and writtenNow (ledgers).
     """
     if delete_cookie and not yes:
         click.confirm(f"move everything off {bookie_id} and forget it for good, so that it cannot start again?", abort=True, err=True)

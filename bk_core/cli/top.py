@@ -37,9 +37,9 @@ _LINES_AROUND = 8  # heads of tables, empty lines, the line at the top
 def top(interval: float, count: int | None, uri: str, protocol: str, as_json: bool) -> None:
     """Watch a cluster: bookies and how fast they answer, ledgers that come and go, logs and how fast they grow. q leaves.
 
-    Without a terminal, a line for each look. A look asks each bookie once over each protocol, reads the lists of the first 200 logs, and
-    asks for the confirmed end of live ledgers; it fences nothing and writes nothing. Ledgers are listed in at most a tenth of the time. A
-    live log that has a password shows what is committed only.
+    Without a terminal, it prints a line for each look. A look asks each bookie once over each protocol, reads the lists of the first 200
+    logs, and asks for the confirmed end of live ledgers; it fences nothing and writes nothing. Ledgers are listed in at most a tenth of the
+    time. A live log that has a password shows what is committed only. Rows and bytes of logs are all that were ever written.
 
     --json: a line for each look: atMs, cluster, bookies (bookie, state, and the fields of `probe` of `bk bookie show`), ledgers, created,
     closed, deleted (since the first look), logs (log, rows, bytes, rowsPerSecond, bytesPerSecond, writer, writerState), logsTotal.

@@ -11,7 +11,7 @@ from bk_core.display.table import Table
 
 @click.group()
 def trace() -> None:
-    """Commands that lead from a batch of a query to the bookies that hold it, and back."""
+    """Find the bookies that hold a batch of a query, and the batch that an entry belongs to."""
 
 
 @trace.command("batch")
@@ -20,10 +20,13 @@ def trace() -> None:
 @click.option("--batch", type=click.IntRange(min=0), help="Number of the batch; the last one by default.")
 @cluster_options
 def trace_batch(log: str, query: str | None, batch: int | None, uri: str, protocol: str, as_json: bool) -> None:
-    """The segments, ledgers, entries and bookies that hold one batch of a query in LOG.
+    """Show the segments, ledgers, entries and bookies that hold one batch of a query in LOG.
 
-    The id of a query is told by Spark (query.id) and by `bk log marks`. Of batches that an older program committed only the last one of
-    each query can be told.
+    Spark (query.id) and `bk log marks` show the id of a query. Of the batches that older versions committed, only the last one of each
+    query is known.
+
+    --json: log, query, batch, known, rows, bytes, committedAtMs, ledgers, bookies, segments (as of `bk log segments`, and held: the
+    firstEntryId, lastEntryId and bookies of each fragment).
     """
     with connected(uri, protocol) as client:
         found = client.trace_batch(log, query, batch)
@@ -40,7 +43,10 @@ def trace_batch(log: str, query: str | None, batch: int | None, uri: str, protoc
 @click.argument("entry_id", type=click.IntRange(min=0))
 @cluster_options
 def trace_entry(ledger_id: int, entry_id: int, uri: str, protocol: str, as_json: bool) -> None:
-    """The log, segment, query and batch that one entry of a ledger belongs to, and the bookies that should have it."""
+    """Show the log, segment, query and batch that one entry of a ledger belongs to, and the bookies that should have it.
+
+    --json: ledger, entry, bookies, log, segment (as of `bk log segments`), query, batch, known, note.
+    """
     with connected(uri, protocol) as client:
         found = client.trace_entry(ledger_id, entry_id)
     if as_json:

@@ -37,13 +37,13 @@ _FILE = _File(dir_okay=False, path_type=Path)
 
 
 def _new_ledger_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds what a new ledger may have otherwise than its source."""
-    for name, text in (("ensemble-size", "Bookies"), ("write-quorum-size", "Copies"), ("ack-quorum-size", "Acknowledgements")):
+    """Adds the options of a new ledger; each is by default that of its source."""
+    for name, text in (("ensemble-size", "Ensemble size"), ("write-quorum-size", "Write quorum"), ("ack-quorum-size", "Ack quorum")):
         command = click.option(f"--{name}", type=click.IntRange(min=1), help=f"{text} of the new ledger, in place of the source's.")(
             command
         )
     command = click.option("--new-digest", type=digest_choice(), help="Digest type of the new ledger, in place of the source's.")(command)
-    text = "Also the source's custom metadata, without what says whose the source is."
+    text = "Copy the source's custom metadata, too, without what says whose the source is."
     return click.option("--keep-custom", is_flag=True, help=text)(command)
 
 
@@ -87,10 +87,12 @@ def export_ledger(
     protocol: str,
     as_json: bool,
 ) -> None:
-    """Write the entries of a ledger into a new file, byte for byte, with a checksum. Never fences.
+    """Write the entries of a ledger into a new file, byte for byte, with a checksum. It never fences.
 
     The file appears when it is whole, and none is written over; what is killed by SIGKILL leaves `.NAME.<12 hex digits>.part` beside it.
     `bk ledger import` makes a ledger of it. The README of bk_core/client/transfer has its form; the ledger's password is not in it.
+
+    --json: ledger, entries, bytes, seconds, sourceClosed, file.
     """
     from bk_core.client.transfer.ledgers import export_ledger as export
 
@@ -116,6 +118,8 @@ def import_ledger(file: Path, password: str, uri: str, protocol: str, as_json: b
 
     The new ledger is read again and compared before its id is printed; if anything fails it is deleted. A process that is killed by SIGKILL
     leaves it OPEN, with purpose=import in its custom metadata. --password is that of the new ledger.
+
+    --json: ledger, entries, bytes, seconds, sourceClosed, file.
     """
     from bk_core.client.transfer.ledgers import import_ledger as load
 
@@ -146,10 +150,12 @@ def copy_ledger(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Copy the entries of a ledger into a new one, here or in another cluster, and print its id. Never fences the source.
+    """Copy the entries of a ledger into a new one, here or in another cluster, and print its id. The source is never fenced.
 
     The new ledger is closed, read again and compared, as by `bk ledger import`. --digest is that of the source where its metadata stores
     none.
+
+    --json: ledger, entries, bytes, seconds, sourceClosed, file (null).
     """
     from bk_core.client.transfer.ledgers import copy_ledger as copy
 
@@ -181,16 +187,18 @@ _KIND = click.option(
 @click.argument("name")
 @click.argument("file", type=_FILE)
 @_KIND
-@click.option("--compression", help="Of Parquet (zstd by default, snappy, gzip, none) or of Arrow IPC (zstd, lz4).")
+@click.option("--compression", help="Compression of Parquet (zstd by default, snappy, gzip, none) or of Arrow IPC (zstd, lz4).")
 @password_option
 @cluster_options
 def export_log(
     name: str, file: Path, kind: str | None, compression: str | None, password: str, uri: str, protocol: str, as_json: bool
 ) -> None:
-    """Write what a log holds now into a new file: *.parquet and *.arrow hold rows, any other name entries as they are. Never fences.
+    """Write what a log holds now into a new file: *.parquet and *.arrow hold rows, any other name entries as they are.
 
     A log of Arrow entries becomes Parquet or Arrow IPC, which needs pyarrow; a raw log becomes entries, or a table with a row for each.
-    The file appears when it is whole, and none is written over. A name that tells of another format, such as *.csv, is refused.
+    It never fences. The file appears when it is whole, and none is written over. A name of another format, such as *.csv, is refused.
+
+    --json: log, file, format, rows, bytes, seconds, first, end (seq and entry of each).
     """
     from bk_core.client.transfer.logs import export_log as export
 
@@ -213,8 +221,10 @@ def import_log(
 ) -> None:
     """Append what a file holds to a log, as one commit: readers see all of it or nothing. Needs pyarrow.
 
-    Takes what `bk log export` writes, and any Parquet or Arrow IPC file whose columns are the log's. What was written is read again and
+    It takes what `bk log export` writes, and any Parquet or Arrow IPC file whose columns are the log's. What was written is read again and
     compared.
+
+    --json: log, file, format, rows, bytes, seconds, first, end (seq and entry of each).
     """
     from bk_core.client.transfer.logs import import_log as load
 

@@ -58,11 +58,14 @@ def xray(
     protocol: str,
     as_json: bool,
 ) -> int:
-    """A map of the copies of a ledger's entries: there, missing or wrong, on each bookie. Exit status 1 if one is in need of repair.
+    """Draw a map of the copies of a ledger's entries: there, missing or wrong, on each bookie. Exit status 1 if one is in need of repair.
 
-    Reads only; never fences: a writer is not disturbed. A bookie that lists its entries is asked for the list, and the first and last copy
-    of it is read; of other bookies, and with --full of all, every copy is read. What is missing in the fragment that is being written is
-    shown and is no problem: its writer may still send it. --password and --digest are used where the metadata stores none.
+    It only reads and never fences: a writer is not disturbed. A bookie that lists its entries is asked for the list, and the first and last
+    copy of it is read; of other bookies, and with --full of all, every copy is read. What is missing in the fragment that is being written
+    is shown and is no problem: its writer may still send it. --password and --digest are used where the metadata stores none.
+
+    --json: ledger, good, state, first, last, lac, full, copies, bytesRead, seconds, counts, digestNote, bookies, replicas; the page Looking
+    inside says what is in them.
     """
     check_range(first, last)
     access: dict[str, Any] = {"password": password.encode() or None, "digest_type": digest}
@@ -87,7 +90,9 @@ def verify_log(name: str, rate: float | None, password: str, uri: str, protocol:
     """Read every copy of every entry that a log lists, and check its digest. Exit status 1 if one is in need of repair.
 
     First the list is checked, as by `bk log check`. Then each ledger that it names, history included, is x-rayed: entries that no segment
-    has are left out. Reads only; never fences. `bk ledger repair` mends what is found.
+    has are left out. It only reads, and never fences. `bk ledger repair` mends what is found.
+
+    --json: log, good, ledgers, copies, bytesRead, damaged, listProblems, damages; the page Looking inside says what is in them.
     """
     from bk_core.client.log.verify import verify_log as verify
 

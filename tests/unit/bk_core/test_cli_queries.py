@@ -138,5 +138,5 @@ def test_what_is_no_checkpoint_of_ours(checkpoint: Path, capsys: pytest.CaptureF
     assert "version 'v3'" in run(capsys, str(checkpoint))[2]
     (checkpoint / "offsets" / "0").write_text("v1\n{}\n{")
     assert "cannot be read" in run(capsys, str(checkpoint))[2]
-    with pytest.raises(InvalidArgumentError, match="not on this machine"):
+    with pytest.raises(InvalidArgumentError, match="neither on this machine"):
         queries.local_path("hdfs://host/checkpoint")
