@@ -108,7 +108,8 @@ def health(bookie_ids: tuple[str, ...], requests: int, timeout: float, uri: str,
     Each is asked over a connection of its own, over v2 and v3, for an entry of a ledger that cannot exist: the time is that of a round trip
     without a disk. Nothing is written or fenced. `bk bench` writes.
 
-    --json: bookie, state (writable, read-only, down), and the fields of `probe` of `bk bookie show`.
+    --json: bookie, state (writable, read-only, down), answer, problem, address, connectUs, v2, v3 (p50Us, p99Us, requests), totalBytes,
+    freeBytes, batchReads.
     """
     from bk_core.client.doctor.bookies import states_of
     from bk_core.client.doctor.facts import check_known
@@ -268,7 +269,9 @@ def get_cookie(bookie_id: str, raw: bool, uri: str, protocol: str, as_json: bool
 def put_cookie(bookie_id: str, file: Path, uri: str, protocol: str, as_json: bool) -> None:
     """Give a bookie its lost cookie again, from FILE: the file current/VERSION in one of its directories, or what `get --raw` gave.
 
-    Refused if it has one, and for a cookie of another bookie or another cluster. --json: bookie, created.
+    It is refused if the bookie has one, and for a cookie of another bookie or another cluster.
+
+    --json: bookie, created.
     """
     from bk_core.metadata.cookies import decode_cookie
 

@@ -58,7 +58,7 @@ def show_stores(name: str | None, path: str, password: str, uri: str, protocol: 
     next owner has opened the checkpoint.
 
     --json: checkpoint, query, files, bytes, plannedBatch, committedBatch, committedAtMs, owner (state, host, pid, sinceMs; null without
-    one); of a file path, directory, bytes, children, modifiedMs.
+    one); for a file: path, directory, bytes, children, modifiedMs.
     """
     from bk_core.client.files.upkeep import file_stores
 

@@ -124,7 +124,7 @@ def collect(names: tuple[str, ...], age_ms: int, delete_orphans: str | None, pas
     Without NAMES it looks at all ledgers as well, for those whose log is gone: they are reported, and deleted only with --delete-orphans.
     A ledger of an earlier version does not name its log root: its log may be alive at another one.
 
-    --json: log, deleted, closed, forgotten (ledgers of each), failed, foreign (ledger, error of each); of a ledger whose log is gone
+    --json: log, deleted, closed, forgotten (ledgers of each), failed, foreign (ledger, error of each); for a ledger whose log is gone:
     orphan, log, logId, logRoot, deleted, error.
     """
     failed = False

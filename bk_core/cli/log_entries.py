@@ -182,7 +182,7 @@ def tail(
 
     A log of Arrow entries, such as Spark writes, is shown as rows, which needs pyarrow; with --entries, and any raw log, as entries.
 
-    --json: of an entry seq, entry, ledger, bytes, payload (base64). A row is an object of its columns: times are ISO texts, durations
+    --json: for an entry: seq, entry, ledger, bytes, payload (base64). A row is an object of its columns: times are ISO texts, durations
     seconds, decimals and NaN texts, bytes base64.
     """
     from bk_core.client.log.history import read_log
