@@ -88,8 +88,8 @@ CLIENT = _of(
     ("bookie_connect_failed_total", "counter", "attempts", "Attempts to connect to this bookie that failed.", "FAILED_CONNECTION_COUNTER",
      ("bookie",)),
     # --- the metadata store
-    ("metadata_request_seconds", "histogram", "seconds", "Time of requests to the metadata store, by ZooKeeper's operation, with and "
-     "without success.", "", ("operation",)),
+    ("metadata_request_seconds", "histogram", "seconds", "Time of requests to the metadata store, by operation, with and without "
+     "success.", "", ("operation",)),
     ("metadata_conflict_total", "counter", "requests", "Writes that found another version than the one that they named.", "",
      ("operation",)),
     ("metadata_unanswered_total", "counter", "requests", "Requests of which no answer came: a lost connection, or the time limit. What a "

@@ -102,3 +102,12 @@ def test_the_page_has_every_metric_and_every_alert() -> None:
         assert f"| `{metric.name}` | {metric.kind}, {metric.unit}" in page and metric.meaning in page
     for rule in RULES:
         assert f"### {rule['alert']}\n" in page and rule["expr"] in page
+
+
+def test_a_variable_has_values_of_all_metrics_that_it_filters() -> None:
+    """ "All" of a variable stands for the values that its query finds: a panel of other metrics would stay empty."""
+    for variable in (one for one in BOARD["templating"]["list"] if one["type"] == "query"):
+        families = {name.split("_")[1] for name in NAME.findall(variable["definition"])}
+        filtered = [target["expr"] for panel in PANELS for target in panel["targets"] if f'=~"${variable["name"]}"' in target["expr"]]
+        assert filtered and variable["query"]["query"] == variable["definition"]
+        assert {name.split("_")[1] for expression in filtered for name in NAME.findall(expression)} <= families, variable["name"]
