@@ -188,14 +188,17 @@ def _property_options(command: _Command) -> _Command:
                 help="Close a ledger only when every bookie of the write quorum has each entry.",
             ),
             click.option(
-                "--retention", "retention_ms", type=Duration(optional=True), help="How long segments are kept, such as 7d; none: for ever."
+                "--retention",
+                "retention_ms",
+                type=Duration(optional=True),
+                help="Time for which `bk log trim --retention` keeps segments, such as 7d; none: for ever.",
             ),
-            click.option("--retention-bytes", type=Size(optional=True), help="Newest bytes that are kept, such as 10GiB; none: all."),
+            click.option("--retention-bytes", type=Size(optional=True), help="Newest bytes that it keeps, such as 10GiB; none: all."),
             click.option(
                 "--committed-retention",
                 "committed_retention_ms",
                 type=Duration(optional=True),
-                help="Forget queries that have not committed for so long; none: never.",
+                help="Forget marks of queries that have not committed for so long; none: never.",
             ),
         ]
     ):
@@ -261,7 +264,9 @@ def create(
 @_property_options
 @cluster_options
 def change(name: str, uri: str, protocol: str, as_json: bool, **properties: Any) -> None:
-    """Change properties of a log, for what is written from now on, and show it. Retention takes effect when somebody commits or trims.
+    """Change properties of a log, for what is written from now on, and show it.
+
+    Segments go when `bk log trim --retention` runs; marks of queries go at once, and with each commit.
 
     --json: the fields of `bk log create`.
     """

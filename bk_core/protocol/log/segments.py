@@ -205,8 +205,9 @@ class LogProperties:
     them. ``schema`` is a serialised Arrow schema in base64, or "" until the first write gives it. With ``guaranteed_write_quorum`` every
     entry of a data ledger reaches its whole write quorum before the ledger is sealed.
 
-    Segments older than ``retention_ms``, and those after which there are ``retention_bytes`` already, may be trimmed. Marks of queries
-    that have not committed for ``committed_retention_ms`` are forgotten. None keeps them for ever.
+    ``Log.apply_retention`` and `bk log trim --retention` trim segments that are older than ``retention_ms``, and those after which there
+    are ``retention_bytes`` already. A commit forgets marks of queries that have not committed for ``committed_retention_ms``. None keeps
+    them for ever.
 
     Raises what ``check`` does, with the names of Python. What a list holds is checked where it is used (``unchecked_properties``): another
     release may have stored words that this one does not know.
