@@ -160,7 +160,7 @@ def say_rows(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 def say_found(table: Table) -> None:
-    """Print a table and an empty line behind it, or nothing if it has no rows."""
+    """Print a table and an empty line after it, or nothing if it has no rows."""
     rows = list(table.rows)
     if rows:
         say_table(table.columns, rows)

@@ -27,7 +27,7 @@ def with_its_place(error: click.NoSuchOption, words: Sequence[str]) -> click.NoS
         return error
     where = f"{path} COMMAND" if isinstance(below, click.Group) else path
     value = "" if found.is_flag or found.count else " ..."
-    message = f"No such option {error.option_name!r} here: it goes behind the command, as in `{where} {error.option_name}{value}`."
+    message = f"No such option {error.option_name!r} here: it goes after the command, as in `{where} {error.option_name}{value}`."
     return click.NoSuchOption(error.option_name, message, ctx=error.ctx)
 
 

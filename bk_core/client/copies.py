@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 RUN_ENTRIES = 256
 RUN_BYTES = 1 << 20
 RUNS_AHEAD = 4
-SINGLES = 64  # asked for at once behind an entry that is not there
+SINGLES = 64  # asked for at once after an entry that is not there
 TRIES = 8
 PAUSE_S = 0.25
 _PASSING = frozenset({Status.TIMEOUT, Status.UNAVAILABLE, Status.TOO_MANY_REQUESTS, Status.PROTOCOL_ERROR})
@@ -105,11 +105,11 @@ class BookieCopies:
             waiting.extendleft(reversed(self._rest(low + run.count * step, high, step, run.status is not Status.OK)))
 
     def _rest(self, first: int, last: int, step: int, singles: bool) -> list[_Asked]:
-        """Ask for what an answer left out; behind an entry that is not there some singly, because more may be missing."""
+        """Ask for what an answer left out; after an entry that is not there some singly, because more may be missing."""
         alone = range(first, min(last, first + (SINGLES - 1) * step) + 1, step) if singles else range(0)
         asked = [self._asked(entry_id, entry_id, step) for entry_id in alone]
-        behind = first + len(alone) * step
-        return [*asked, self._asked(behind, last, step)] if behind <= last else asked
+        following = first + len(alone) * step
+        return [*asked, self._asked(following, last, step)] if following <= last else asked
 
     def _asked(self, first: int, last: int, step: int) -> _Asked:
         message = ReadRunRequest(0, self._ledger_id, first, (last - first) // step + 1, step, RUN_BYTES)

@@ -141,8 +141,8 @@ def _aligned(left: Iterator[CopyRun], right: Iterator[CopyRun]) -> Iterator[tupl
     while a is not None and b is not None:
         count = min(a.count, b.count)
         yield _cut(a, count), _cut(b, count)
-        a = next(left, None) if count == a.count else _behind(a, count)
-        b = next(right, None) if count == b.count else _behind(b, count)
+        a = next(left, None) if count == a.count else _rest(a, count)
+        b = next(right, None) if count == b.count else _rest(b, count)
 
 
 def _cut(run: CopyRun, count: int) -> CopyRun:
@@ -153,7 +153,7 @@ def _cut(run: CopyRun, count: int) -> CopyRun:
     return replace(run, count=count, frames=memoryview(run.frames)[: _place(bounds, -8)], bounds=bounds)
 
 
-def _behind(run: CopyRun, count: int) -> CopyRun:
+def _rest(run: CopyRun, count: int) -> CopyRun:
     """Return a run without its first ``count`` entries."""
     start = _place(memoryview(run.bounds), count * _PLACES - 8)
     places = array("q", bytes(memoryview(run.bounds)[count * _PLACES :]))

@@ -104,7 +104,7 @@ class LooksInside:
 
         Bookies are not asked.
 
-        Raises NoSuchLedgerError; InvalidArgumentError for an entry behind the end of the ledger; MetadataFormatError.
+        Raises NoSuchLedgerError; InvalidArgumentError for an entry after the end of the ledger; MetadataFormatError.
 
         >>> client.trace_entry(42, 7).batch_id
         """

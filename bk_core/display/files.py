@@ -26,5 +26,5 @@ def collected(report: FileGcReport) -> Table:
     rows += [(f"ledger {ledger_id}", "could not be deleted", why) for ledger_id, why in report.failed]
     rows += [(f"ledger {ledger_id}", "left alone", why) for ledger_id, why in report.foreign]
     rows += [(path, "deleted", "its import was killed") for path in report.imports]
-    rows += [(path, "in place", "its import was killed behind its last change") for path in report.finished]
+    rows += [(path, "in place", "its import was killed after its last change") for path in report.finished]
     return Table(["of the store", "what", "why"], rows)

@@ -102,5 +102,5 @@ def told_time(ns: int | None) -> str | None:
 
 
 def rounded_size(count: int) -> str:
-    """Return bytes in kB or MB, with one digit behind the point."""
+    """Return bytes in kB or MB, with one digit after the point."""
     return f"{count / 1000:,.1f} kB" if count < _MEGA else f"{count / _MEGA:,.1f} MB"

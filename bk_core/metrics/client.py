@@ -13,7 +13,7 @@ _PREFIX = "bookkeeper_client_"
 
 
 class Reader(Protocol):
-    """A reader of a log that tells how far behind it is."""
+    """A reader of a log that knows its lag."""
 
     name: str
 

@@ -19,7 +19,7 @@ class Marks:
         self._answered = 0
 
     def began(self, before: int, now_ns: int) -> None:
-        """Note that what is sent from now on comes behind the first ``before``. Something is sent before the next time."""
+        """Note that what is sent from now on comes after the first ``before``. Something is sent before the next time."""
         self._marks.append((before, now_ns))
 
     def answered(self, total: int, now_ns: int) -> int:

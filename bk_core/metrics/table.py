@@ -46,7 +46,7 @@ CLIENT = _of(
     ("pending_add", "gauge", "entries", "Entries under way: handed in, and not yet on all bookies of their write set.", "NUM_PENDING_ADD"),
     ("pending_add_bytes", "gauge", "bytes", "Payload that was handed in and is not acknowledged.", ""),
     ("add_waiting", "gauge", "appends", "Appends that wait for room in the window now.", ""),
-    ("add_wait_seconds", "histogram", "seconds", "Time that appends had to wait for room, or for their turn behind a long run; only those "
+    ("add_wait_seconds", "histogram", "seconds", "Time that appends had to wait for room, or for their turn after a long run; only those "
      "that waited.", "CLIENT_CHANNEL_WRITE_WAIT"),
     # --- reads
     ("read_entry_total", "counter", "entries", "Entries that were read, checked and handed to the program.", "READ_ENTRY, success"),

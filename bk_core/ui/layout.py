@@ -29,7 +29,7 @@ NAV = (
     ("Queries", "/queries", "q"),
     ("Events", "/events", "e"),
 )
-"""The pages of the navigation: name, path, and the key that leads there behind ``g``."""
+"""The pages of the navigation: name, path, and the key that leads there after ``g``."""
 KEYS = (
     ("j, k", "next and previous row"), ("Enter", "open the row"), ("n, b", "next and previous part of a list"),
     ("/", "search"), ("g o, g l, g g, g q, g e", "overview, ledgers, logs, queries, events"),
@@ -211,10 +211,10 @@ def place(path: str, parameters: Mapping[str, object]) -> str:
 
 
 def steps(previous: str | None, following: str | None, told: Child) -> Markup:
-    """Return the way to the parts of a list before and behind this one, and what is shown."""
+    """Return the way to the parts of a list before and after this one, and what is shown."""
     before = link(previous, "\u2190 newer", rel="prev", data_step="b") if previous else tag("span", "\u2190 newer", class_="off")
-    behind = link(following, "older \u2192", rel="next", data_step="n") if following else tag("span", "older \u2192", class_="off")
-    return tag("p", before, tag("span", told), behind, class_="steps")
+    after = link(following, "older \u2192", rel="next", data_step="n") if following else tag("span", "older \u2192", class_="off")
+    return tag("p", before, tag("span", told), after, class_="steps")
 
 
 def no_such(what: str, here: str) -> Page:

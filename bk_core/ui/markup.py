@@ -37,7 +37,7 @@ def tag(name: str, /, *children: Child, **attributes: Value) -> Markup:
 
 
 def joined(children: Iterable[Child]) -> Markup:
-    """Return the children behind one another; None is nothing."""
+    """Return the children one after the other; None is nothing."""
     return Markup("".join(_child(one) for one in children))
 
 

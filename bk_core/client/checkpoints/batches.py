@@ -1,6 +1,6 @@
 """Spark's checkpoint of a streaming query: what its offset log and its commit log say of each batch.
 
-A checkpoint is a folder: ``metadata`` with the id of the query, ``offsets/N`` written before batch N runs, ``commits/N`` written behind it.
+A checkpoint is a folder: ``metadata`` with the id of the query, ``offsets/N`` written before batch N runs, ``commits/N`` written after it.
 It lies on this machine or in a file store; a ``Folder`` reads either.
 """
 
@@ -42,7 +42,7 @@ class Batch:
     def took_ms(self) -> int | None:
         """The time from the writing of its offsets to that of its commit, which whoever writes the checkpoint tells by one clock.
 
-        None where these times say nothing of the batch: Spark writes the offsets when it has planned the batch, and the commit behind them.
+        None where these times say nothing of the batch: Spark writes the offsets when it has planned the batch, and the commit after them.
         A copy has the files in another order, or long after that.
         """
         if self.planned_ms is None or self.offsets_ms is None or self.committed_ms is None:

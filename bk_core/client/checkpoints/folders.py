@@ -255,7 +255,7 @@ def import_files(
         raise
     left, has_more = unfinished_imports(store)
     if has_more and not (existed and replace):
-        done = _already(store, plan) if existed and not left else None  # by an import that was killed behind its last change
+        done = _already(store, plan) if existed and not left else None  # by an import that was killed after its last change
         store.close()
         if done is not None:
             return done
@@ -301,7 +301,7 @@ def _below(store: FileStore, path: str) -> Iterator[FileStatus]:
 
 
 def _close_done(store: FileStore) -> None:
-    """Close the store behind the change that made the import whole. An interrupt comes too late: the close is finished all the same.
+    """Close the store after the change that made the import whole. An interrupt comes too late: the close is finished all the same.
 
     Raises FileStoreError where the close fails, or is interrupted again: the import is done, and its last change may not show yet.
     """

@@ -53,7 +53,7 @@ def fragments_of(metadata: LedgerMetadata) -> tuple[LedgerFragment, ...]:
     closed = metadata.state is LedgerState.CLOSED
     ends: list[int | None] = [fragment.first_entry_id - 1 for fragment in metadata.fragments[1:]]
     ends.append(metadata.last_entry_id if closed else None)
-    if closed:  # a fragment that was begun and got no entry lies behind the end
+    if closed:  # a fragment that was begun and got no entry lies after the end
         ends = [min(end, metadata.last_entry_id) for end in ends if end is not None]
     return tuple(
         LedgerFragment(index, fragment.first_entry_id, end, fragment.ensemble, metadata.write_quorum_size)

@@ -119,7 +119,7 @@ class EntryFile:
                 self._check_end(head, (first, length), (entries, size))
                 return
             if count > _BLOCK_ENTRIES_MAX or length > _BLOCK_BYTES_MAX:
-                raise self._wrong(f"is damaged behind entry {first}: a block would have {count:,} entries and {length:,} bytes")
+                raise self._wrong(f"is damaged after entry {first}: a block would have {count:,} entries and {length:,} bytes")
             packed, values = self._bytes(4 * count), self._bytes(length)
             if zlib.crc32(values, zlib.crc32(packed, zlib.crc32(head))) != self._number(_U32)[0]:
                 raise self._wrong(f"is damaged: the checksum of entries {first} to {first + count - 1} is wrong")
@@ -142,7 +142,7 @@ class EntryFile:
         if stated != found:
             raise self._wrong(f"is damaged: it says that it has {stated[0]:,} entries, and has {found[0]:,}")
         if self._source.read(1):
-            raise self._wrong("is damaged: something stands behind its end")
+            raise self._wrong("is damaged: something comes after its end")
 
     def _number(self, form: struct.Struct) -> tuple[int, ...]:
         return form.unpack(self._bytes(form.size))

@@ -39,7 +39,7 @@ OWN_MARKS = frozenset({LOG_KEY, LOG_ID_KEY, LOG_ROOT_KEY, WRITER, GWQ_MARK, GWQ_
 @dataclass(frozen=True, slots=True)
 class Transfer:
     """The result of an export, an import or a copy: how many entries, their payload bytes, and how long it took. ``ledger_id`` is the
-    source of an export, and else the new ledger. ``closed`` is False if the source may go on behind the last entry."""
+    source of an export, and else the new ledger. ``closed`` is False if the source may go on after the last entry."""
 
     ledger_id: int
     entries: int

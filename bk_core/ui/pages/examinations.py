@@ -84,6 +84,6 @@ def _cell(column: str, value: object) -> str | int | Markup:
 
 
 def _whole_words(line: str) -> Markup:
-    """Return a line that breaks between its words alone: a browser also breaks behind hyphens, in the middle of an option."""
+    """Return a line that breaks between its words alone: a browser also breaks after hyphens, in the middle of an option."""
     words = (tag("span", word, class_="whole") for word in line.split(" "))
     return joined([" " if at else "", word] for at, word in enumerate(words))

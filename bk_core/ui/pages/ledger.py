@@ -179,7 +179,7 @@ def _steps(ledger_id: int, metadata: LedgerMetadata, stretch: Stretch) -> Markup
     count = window_of(metadata)
     here = f"/ledgers/{ledger_id}"
     before = max(0, stretch.first - count)
-    behind = stretch.first + count
+    after = stretch.first + count
     last = max(0, stretch.end - count + 1)
     earlier = (
         link(place(here, {"first": before}), "\u2190 earlier", rel="prev", data_step="b")
@@ -187,8 +187,8 @@ def _steps(ledger_id: int, metadata: LedgerMetadata, stretch: Stretch) -> Markup
         else tag("span", "\u2190 earlier", class_="off")
     )
     later = (
-        link(place(here, {"first": behind}), "later \u2192", rel="next", data_step="n")
-        if behind <= stretch.end
+        link(place(here, {"first": after}), "later \u2192", rel="next", data_step="n")
+        if after <= stretch.end
         else tag("span", "later \u2192", class_="off")
     )
     told = tag(

@@ -43,9 +43,9 @@ def page(world: World, query: Mapping[str, str]) -> Page:
     if sight is None:
         waiting = tag("p", "Looking at the cluster for the first time ...", class_="empty", data_pending=True)
         return Page("Logs", section("By name", waiting, name="logs"), "/logs", refreshes=True)
-    wanted, behind = query.get("name", ""), query.get("after", "")
+    wanted, after_name = query.get("name", ""), query.get("after", "")
     found = [name for name in sight.logs if wanted in name]
-    start = next((at for at, name in enumerate(found) if name > behind), len(found)) if behind else 0
+    start = next((at for at, name in enumerate(found) if name > after_name), len(found)) if after_name else 0
     names = tuple(found[start : start + ROWS])
     client = world.client
     answer = world.answers.get(("logs", names), lambda: [see_log(client, name) for name in names], fresh_s=2.0)

@@ -85,7 +85,7 @@ def test_what_is_cut_off_or_damaged_anywhere_is_refused() -> None:
     for place in range(len(data)):
         with pytest.raises(ExportFormatError):
             read(data[:place] + bytes([data[place] ^ 0x11]) + data[place + 1 :])
-    with pytest.raises(ExportFormatError, match="behind its end"):
+    with pytest.raises(ExportFormatError, match="after its end"):
         read(data + b"x")
 
 

@@ -163,10 +163,10 @@ def test_a_log_that_exists_says_how_to_take_it(client: BookKeeper) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--uri", "U", "ledger", "ls"], "No such option '--uri' here: it goes behind the command, as in `bk ledger ls --uri ...`."),
-        (["ledger", "--uri", "U", "ls"], "No such option '--uri' here: it goes behind the command, as in `bk ledger ls --uri ...`."),
-        (["--json", "log"], "No such option '--json' here: it goes behind the command, as in `bk log COMMAND --json`."),
-        (["-f", "log", "tail", "a"], "No such option '-f' here: it goes behind the command, as in `bk log tail -f`."),
+        (["--uri", "U", "ledger", "ls"], "No such option '--uri' here: it goes after the command, as in `bk ledger ls --uri ...`."),
+        (["ledger", "--uri", "U", "ls"], "No such option '--uri' here: it goes after the command, as in `bk ledger ls --uri ...`."),
+        (["--json", "log"], "No such option '--json' here: it goes after the command, as in `bk log COMMAND --json`."),
+        (["-f", "log", "tail", "a"], "No such option '-f' here: it goes after the command, as in `bk log tail -f`."),
         (["--nope", "ledger", "ls"], "No such option '--nope'."),
         (["--even-if-listed", "ledger", "ls"], "No such option '--even-if-listed'."),
     ],
