@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """The same as ``main``, but returns the status."""
+    """Run a command line as ``main`` does, and return its status."""
     if not statuses.has_outputs():
         return statuses.USAGE
     try:

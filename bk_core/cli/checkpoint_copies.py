@@ -28,7 +28,7 @@ def _told(done: Copied) -> str:
 
 @contextmanager
 def _watched(files: int, size: int) -> Iterator[Callable[[int], object]]:
-    """A bar on standard error, if that is a terminal and there is much to do."""
+    """Show a bar on standard error, if that is a terminal and there is much to do."""
     shown = _is_terminal() and (size >= _BAR_BYTES or files >= _BAR_FILES)
     with progress_bar(TextColumn("copying"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), disable=not shown) as progress:
         task = progress.add_task("copying", total=size)

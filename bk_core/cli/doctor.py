@@ -94,7 +94,7 @@ def _say_json(found: Diagnosis) -> None:
 
 @contextmanager
 def _watched() -> Iterator[OnStep]:
-    """A line on standard error that shows the step that is under way, if that is a terminal."""
+    """Show the step that is under way on standard error, if that is a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), RateColumn(), TimeRemainingColumn())
     with progress_bar(*columns, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("", total=None)

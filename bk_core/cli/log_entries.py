@@ -124,7 +124,7 @@ class _Sent:
 
 @contextmanager
 def _watched() -> Iterator[Callable[[_Sent], None]]:
-    """A line on standard error that shows how much was sent, if that is a terminal and the lines are not typed there."""
+    """Show how much was sent on standard error, if that is a terminal and the lines are not typed there."""
     columns = (TextColumn("appending"), TextColumn("{task.fields[done]}"), RateColumn())
     with progress_bar(*columns, disable=sys.stdin.isatty() or not sys.stderr.isatty()) as bar:
         task = bar.add_task("", total=None, done="")

@@ -89,6 +89,7 @@ def bytes_per_second(rate: float | None) -> int | None:
 
 @contextmanager
 def connected(uri: str, protocol: str) -> Iterator[BookKeeper]:
+    """Yield a client of the cluster at ``uri``, which is closed at the end. Raises BadParameter for a URI that cannot be one."""
     from bk_core.client import connect
 
     try:
@@ -117,11 +118,12 @@ def now_ms() -> int:
 
 
 def say_json(value: dict[str, Any]) -> None:
+    """Print one object of JSON as a line."""
     click.echo(safe_json(value))
 
 
 def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
-    """Columns whose name starts with ``#`` hold numbers and are set flush right."""
+    """Print a table. Columns whose name begins with ``#`` hold numbers and are set flush right."""
     console().print(laid_out(columns, rows, title))
 
 
@@ -175,5 +177,5 @@ def _plain(text: str) -> str:
 
 
 def console() -> Console:
-    """Rich's way to standard output. Texts of others go through ``say_table``, or through ``safe``."""
+    """Return Rich's console on standard output. Texts of others go through ``say_table``, or through ``safe``."""
     return Console(file=inner(sys.stdout), width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)

@@ -21,13 +21,13 @@ _Item = TypeVar("_Item")
 
 
 def progress_bar(*columns: ProgressColumn, disable: bool = False) -> Progress:
-    """A bar on standard error. What is printed meanwhile goes its own way."""
+    """Return a bar on standard error. What is printed meanwhile does not pass it."""
     to = Console(file=inner(sys.stderr))
     return Progress(*columns, console=to, transient=True, disable=disable, redirect_stdout=False, redirect_stderr=False)
 
 
 def with_progress(items: Sequence[_Item], text: str) -> Iterator[_Item]:
-    """The items, with a bar on standard error if that is a terminal and there are many."""
+    """Yield the items, and show a bar on standard error if that is a terminal and there are many."""
     if len(items) < 50 or not sys.stderr.isatty():
         yield from items
         return
@@ -45,7 +45,7 @@ class RateColumn(ProgressColumn):
 
 @contextmanager
 def watched() -> Iterator[report.OnProgress]:
-    """A line on standard error that shows what is being read or copied, if that is a terminal."""
+    """Show on standard error what is being read or copied of a ledger, if that is a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[done]}"), RateColumn())
     with progress_bar(*columns, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("", total=None, done="")

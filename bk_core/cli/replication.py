@@ -27,7 +27,7 @@ _Report = TypeVar("_Report")
 
 
 def _tail_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say how far a repair may go with a ledger whose writer has not closed it (RR-3)."""
+    """Adds the options that say how far a repair may go with a ledger whose writer has not closed it (RR-3)."""
     command = click.option(
         "--grace",
         type=Number(min=0),
@@ -134,7 +134,7 @@ def check(
 
 
 def _listed_and_gone(client: BookKeeper) -> list[str]:
-    """Ledgers that logs list and that do not exist: a check of those that exist cannot find them."""
+    """Return a sentence for each log that lists ledgers which do not exist: a check of those that exist cannot find them."""
     from bk_core.client.log.check import check_log
     from bk_core.client.log.lists import list_logs
 

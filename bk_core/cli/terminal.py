@@ -21,7 +21,7 @@ from bk_core.display.words import UNSAFE, safe
 
 
 def safe_json(value: Any) -> str:
-    """One line of JSON in which all of these are spelled as JSON does. Without Unicode on standard output it is ASCII alone."""
+    """Return one line of JSON in which all of these are spelled as JSON does. Without Unicode on standard output it is ASCII alone."""
     text = json.dumps(value, ensure_ascii=_encoding(sys.stdout) not in ("utf-8", "utf8"))
     return text if text.isprintable() else "".join(one if category(one) not in UNSAFE else json.dumps(one)[1:-1] for one in text)
 
@@ -53,13 +53,14 @@ class SafeStream:
 
 
 def inner(stream: Any) -> TextIO:
-    """A stream for Rich, whose texts were made safe before."""
+    """Return the stream below a SafeStream, for Rich, whose texts were made safe before."""
     return cast(TextIO, stream.inner if isinstance(stream, SafeStream) else stream)
 
 
 @contextmanager
 def safe_streams() -> Iterator[None]:
-    """Meanwhile standard output and standard error take only what is safe. Bytes (``--raw``) pass as they are: they are the payload."""
+    """Have standard output and standard error take only what is safe meanwhile. Bytes (``--raw``) pass as they are: they are the
+    payload."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = cast(TextIO, SafeStream(inner(sys.stdout))), cast(TextIO, SafeStream(inner(sys.stderr)))
     try:
@@ -77,7 +78,7 @@ class _Told(logging.Handler):
 
 @contextmanager
 def telling_of_waits() -> Iterator[None]:
-    """Meanwhile whoever sits at a terminal is told that a command waits for the metadata service. Elsewhere `bk --verbose` tells."""
+    """Say at a terminal when a command waits for the metadata service. Elsewhere `bk --verbose` does."""
     if not sys.stderr.isatty():
         yield
         return

@@ -247,7 +247,7 @@ def _say_log(done: LogTransfer, as_json: bool) -> None:
 
 @contextmanager
 def _watched(name: str) -> Iterator[OnCounts]:
-    """A line on standard error that shows what was read or written, if that is a terminal."""
+    """Show on standard error what was read or written, if that is a terminal."""
     columns = (TextColumn("{task.description}"), TextColumn("{task.fields[done]}"), RateColumn())
     with progress_bar(*columns, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("", total=None, done="")

@@ -8,8 +8,8 @@ import click
 
 
 def with_its_place(error: click.NoSuchOption, words: Sequence[str]) -> click.NoSuchOption:
-    """The error with the place where the option goes, if ``bk`` itself or a command below the one that got it knows it; else as it is.
-    ``words``: the command line."""
+    """Return the error with the place where the option goes, if ``bk`` itself or a command below the one that got it knows it; else as it
+    is. ``words``: the command line."""
     if error.ctx is not None and error.ctx.parent is not None and _knows(error.ctx.find_root().command, error.option_name):
         message = (
             f"No such option {error.option_name!r} here: it goes in front of the command, as in `bk {error.option_name} {words[0]} ...`."

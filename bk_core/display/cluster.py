@@ -21,7 +21,7 @@ _NAMED_MAX = 8
 
 
 def findings(found: Iterable[Finding]) -> Table:
-    """Findings of a doctor, one a line."""
+    """Return the findings of a doctor, one a line."""
     columns = ["severity", "finding", "what", "about", "what to do", "command"]
     return Table(columns, ((one.severity, one.code, one.what, about(one), one.advice, one.command or None) for one in found))
 
@@ -71,7 +71,7 @@ def diagnosis(found: Diagnosis) -> Iterator[Table | str]:
 
 
 def probes(found: Iterable[BookieProbe], states: Mapping[str, str]) -> Table:
-    """Probes of bookies with their times; narrow enough for 80 columns as long as all answer."""
+    """Return probes of bookies with their times; narrow enough for 80 columns as long as all answer."""
     columns = ["bookie", "state", "#connect", "#v2 p50", "#v2 p99", "#v3 p50", "#v3 p99", "#used"]
     return Table(columns, (_probe_row(probe, states.get(probe.bookie, "")) for probe in found))
 
@@ -108,7 +108,7 @@ def disk(probe: BookieProbe | None) -> tuple[str | None, str | None]:
 
 
 def bookie(found: BookieFacts, now_ms: int) -> Table:
-    """One bookie, a fact a line."""
+    """Return one bookie, a fact a line."""
     probe, held = found.probe, found.ledgers
     rows: list[tuple[str, object]] = [("state", found.state)]
     if probe is not None:
@@ -163,7 +163,7 @@ def cookie_facts(found: Cookie) -> dict[str, Any]:
 
 
 def cookie(found: Cookie) -> Table:
-    """A cookie, a fact a line."""
+    """Return a cookie, a fact a line."""
     rows: list[tuple[str, object]] = [("bookie", found.bookie_id)]
     rows += [("journal", one) for one in found.journal_dirs] + [("ledgers", one) for one in found.ledger_dirs]
     rows += [("index", one) for one in found.index_dirs or ()]
@@ -171,10 +171,10 @@ def cookie(found: Cookie) -> Table:
 
 
 def info(found: ClusterFacts, uri: str) -> Table:
-    """One cluster, a fact a line."""
+    """Return one cluster, a fact a line."""
     counts = bookie_counts(found.states.values())
     total, free = found.space
-    used = "not told" if not total else f"{1 - free / total:.0%} of {disk_size(total)} used, {disk_size(free)} free"
+    used = "no bookie reports its disks" if not total else f"{1 - free / total:.0%} of {disk_size(total)} used, {disk_size(free)} free"
     if found.sharing:
         used += (
             f"; {counted(found.sharing, 'bookie')} {'seems' if found.sharing == 1 else 'seem'} to share those of another on the same host"
@@ -198,7 +198,7 @@ def info(found: ClusterFacts, uri: str) -> Table:
 
 
 def bench(found: Iterable[Measured], shares: Sequence[float]) -> Table:
-    """The phases of a bench, with percentiles."""
+    """Return the phases of a bench, with percentiles."""
     columns = ["phase", "#entries/s", "#payload/s", *(f"#p{share * 100:g}" for share in shares), "#max"]
     return Table(columns, (_phase_row(phase, shares) for phase in found))
 
@@ -229,7 +229,7 @@ def _rates(log: LogGrowth) -> tuple[float, float]:
 
 
 def top_bookies(found: Moment, most: int) -> Table:
-    """The bookies at one look, those with trouble first, at most ``most``."""
+    """Return the bookies at one look, those with trouble first, at most ``most``."""
     ranked = sorted(found.states, key=lambda bookie: (_is_well(found, bookie), bookie))
     return Table(["bookie", "state", "answer", "#v2", "#v3", "#used", "#free"], [_top_bookie(found, bookie) for bookie in ranked[:most]])
 
@@ -246,7 +246,7 @@ def _top_bookie(found: Moment, bookie: str) -> list[object]:
 
 
 def top_logs(found: Moment, most: int) -> Table:
-    """The logs at one look, the fastest first, at most ``most``. What was trimmed counts as written."""
+    """Return the logs at one look, the fastest first, at most ``most``. What was trimmed counts as written."""
     columns = ["log", "#rows written", "#bytes written", "#rows/s", "#bytes/s", "writer"]
     return Table(columns, [_top_log(log) for log in found.logs[:most]])
 

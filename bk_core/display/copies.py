@@ -21,7 +21,7 @@ def state(copy: Copy) -> str:
 
 
 def places(rows: Iterable[Mapping[str, Any]]) -> Table:
-    """The places of the entries of ledgers, by the names that scripts get."""
+    """Return the places of the entries of ledgers, by the names that scripts get."""
     columns = ["#ledger", "#fragment", "entries", "#position", "bookie", "#copies", "#size"]
     return Table(columns, map(_place, rows))
 
@@ -33,7 +33,7 @@ def _place(row: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def differences(diff: ReplicaDiff) -> Table:
-    """The entries that differ, neighbours that differ alike in one row."""
+    """Return the entries that differ; neighbours that differ alike are one row."""
     return Table(["entries", "#count", "what"], ([_span(one), one.count, told(one, diff.bookies)] for one in diff.differences))
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def status(one: FileStatus) -> Table:
-    """One file or directory, a fact a line."""
+    """Return one file or directory, a fact a line."""
     size = ("children", f"{one.children:,}") if one.is_directory else ("size", told_size(one.size))
     return Table(
         ["directory" if one.is_directory else "file", one.path], [size, ("modified (UTC)", when(one.modified_ms)), ("id", one.file_id)]
@@ -21,7 +21,7 @@ def status(one: FileStatus) -> Table:
 
 
 def collected(report: FileGcReport) -> Table:
-    """The ledgers and folders that a collection dealt with, and what became of each."""
+    """Return the ledgers and folders that a collection dealt with, and what became of each."""
     rows: list[tuple[object, ...]] = [(f"ledger {ledger_id}", "deleted", None) for ledger_id in report.deleted]
     rows += [(f"ledger {ledger_id}", "could not be deleted", why) for ledger_id, why in report.failed]
     rows += [(f"ledger {ledger_id}", "left alone", why) for ledger_id, why in report.foreign]

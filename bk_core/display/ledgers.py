@@ -73,7 +73,7 @@ def details(metadata: LedgerMetadata, **known: Any) -> dict[str, Any]:
 
 
 def ledgers(summaries: Iterable[Mapping[str, Any]], now_ms: int) -> Table:
-    """The ledgers of a cluster at a time, from their summaries with their id as ``ledger``."""
+    """Return the ledgers of a cluster at a time, from their summaries with their id as ``ledger``."""
     columns = ["#ledger", "state", "E/Qw/Qa", "#fragments", "#last entry", "#length", "#with copies", "created (UTC)", "#age"]
     return Table(columns, (_ledger_row(facts, now_ms) for facts in summaries))
 
@@ -92,7 +92,7 @@ def _created(created_ms: int | None, now_ms: int) -> tuple[str | None, str | Non
 
 
 def ledger(metadata: LedgerMetadata, ledger_id: int | None = None, now_ms: int | None = None, **known: Any) -> Table:
-    """One ledger, a fact a line, with its age if ``now_ms`` is given. Metadata itself does not tell the id; ``known`` is as for
+    """Return one ledger, a fact a line, with its age if ``now_ms`` is given. Metadata itself does not tell the id; ``known`` is as for
     ``summary``."""
     shown = details(metadata, **known)
     told = {**shown, "lastEntryId": id_text(shown["lastEntryId"])}
@@ -107,12 +107,12 @@ def ledger(metadata: LedgerMetadata, ledger_id: int | None = None, now_ms: int |
 
 
 def fragments(found: Iterable[Fragment]) -> Table:
-    """The fragments of a ledger with their bookies."""
+    """Return the fragments of a ledger with their bookies."""
     return Table(["#first entry", "ensemble"], ((id_text(one.first_entry_id), "  ".join(one.ensemble)) for one in found))
 
 
 def entries(run: EntryRun) -> Table:
-    """The first entries of a run, with the beginning of their payloads."""
+    """Return the first entries of a run, with the beginning of their payloads."""
     rows = []
     for index in range(min(run.count, _ENTRIES_SHOWN)):
         payload = bytes(run.values[run.offsets[index] : run.offsets[index + 1]])
@@ -145,7 +145,7 @@ def bookie_count_facts(states: Collection[str]) -> dict[str, int]:
 
 
 def bookies(states: Mapping[str, str], addresses: Mapping[str, str | None] | None = None) -> Table:
-    """Bookies with their state, and their address where it is known."""
+    """Return bookies with their state, and their address where it is known."""
     if addresses is None:
         return Table(["bookie", "state"], states.items())
     return Table(["bookie", "state", "address"], ((bookie, state, addresses.get(bookie)) for bookie, state in states.items()))

@@ -67,8 +67,8 @@ def segment_values(segment: Segment) -> dict[str, Any]:
 
 
 def facts(name: str, shown: Mapping[str, Any]) -> Table:
-    """One log, a fact a line, from the values that scripts get. Durations and sizes are as the options of ``bk log set`` take them. Of a
-    schema the size is shown, because ``columns`` shows the rest."""
+    """Return one log, a fact a line, from the values that scripts get. Durations and sizes are as the options of ``bk log set`` take them.
+    Of a schema the size is shown, because ``columns`` shows the rest."""
     rows: list[tuple[str, object]] = []
     for key, value in shown.items():
         if key in _FORMS:
@@ -83,17 +83,17 @@ def facts(name: str, shown: Mapping[str, Any]) -> Table:
 
 
 def columns(found: Iterable[tuple[str, str]]) -> Table:
-    """The columns of a log with their types, in the words of DDL."""
+    """Return the columns of a log with their types, in the words of DDL."""
     return Table(["column", "type"], found)
 
 
 def properties(shown: LogProperties) -> Table:
-    """The properties of a log alone."""
+    """Return the properties of a log alone."""
     return facts("", {"entryFormat": shown.entry_format, **property_values(shown)})
 
 
 def info(shown: LogInfo) -> Table:
-    """A log at one moment."""
+    """Return a log at one moment."""
     end, first = shown.end, shown.first
     values = {
         "logId": shown.log_id,
@@ -110,7 +110,7 @@ def info(shown: LogInfo) -> Table:
 
 
 def info_parts(shown: LogInfo) -> list[Table | str]:
-    """A log at one moment with its columns. In place of columns that no pyarrow can tell stands the reason."""
+    """Return a log at one moment with its columns, or with the reason where there is no pyarrow to show them."""
     found = shown.columns
     if found is None:
         return [info(shown), NO_PYARROW]
@@ -118,7 +118,7 @@ def info_parts(shown: LogInfo) -> list[Table | str]:
 
 
 def segments(found: Iterable[Segment]) -> Table:
-    """Segments of a log; one that is being written has no last entry yet."""
+    """Return segments of a log; one that is being written has no last entry yet."""
     columns = ["#seq", "#ledger", "#first entry", "#last entry", "#rows", "#bytes", "committed (UTC)"]
     return Table(columns, map(_segment_row, found))
 
@@ -130,7 +130,7 @@ def _segment_row(segment: Segment) -> list[object]:
 
 
 def problems(found: Iterable[tuple[str, LogProblem]]) -> Table:
-    """Problems of logs, each with the name of its log."""
+    """Return problems of logs, each with the name of its log."""
     return Table(["log", "problem", "#ledger", "#first seq", "#last seq", "#rows", "#bytes", "what"], (_problem_row(*one) for one in found))
 
 
@@ -140,7 +140,7 @@ def _problem_row(name: str, problem: LogProblem) -> list[object]:
 
 
 def check(report: LogCheck) -> list[Table | str]:
-    """A check of one log: its problems, and a line that sums it up."""
+    """Return a check of one log: its problems, and a line that sums it up."""
     found = [(report.log, problem) for problem in report.problems]
     told = f"{counted(report.segments, 'segment')} in {counted(report.ledgers, 'ledger')} checked"
     end = f"log {report.log}: {told}: {counted(len(found), 'problem') if found else 'good'}"
@@ -148,7 +148,7 @@ def check(report: LogCheck) -> list[Table | str]:
 
 
 def entries(run: LogEntries) -> Table:
-    """The first entries of a run, with the beginning of their payloads."""
+    """Return the first entries of a run, with the beginning of their payloads."""
     rows = []
     for index in range(min(run.count, _ENTRIES_SHOWN)):
         payload = bytes(run.values[run.offsets[index] : run.offsets[index + 1]])
@@ -157,7 +157,7 @@ def entries(run: LogEntries) -> Table:
 
 
 def collected(report: GcReport) -> Table:
-    """The ledgers that a collection dealt with, and what became of each."""
+    """Return the ledgers that a collection dealt with, and what became of each."""
     rows: list[tuple[object, ...]] = [(str(ledger_id), "deleted", None) for ledger_id in report.deleted]
     rows += [(str(ledger_id), "closed", None) for ledger_id in report.closed]
     rows += [(str(ledger_id), "could not be cleaned up", why) for ledger_id, why in report.failed]

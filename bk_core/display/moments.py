@@ -10,7 +10,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def moment(ms: int) -> datetime:
-    """Milliseconds since 1970 in UTC, or the nearest time that there is in the years 1 to 9999."""
+    """Return milliseconds since 1970 as a time in UTC, or the nearest time that there is in the years 1 to 9999."""
     return _EPOCH + timedelta(milliseconds=in_calendar(ms))
 
 

@@ -17,7 +17,7 @@ _RANGES_SHOWN = 4
 
 
 def replicas(reports: Iterable[LedgerReport], *, only_bad: bool = False) -> Table:
-    """The replicas that checks looked at, each with what is missing or damaged in it."""
+    """Return the replicas that checks looked at, each with what is missing or damaged in it."""
     rows = [
         _replica_row(report.ledger_id, fragment.span, replica)
         for report in reports
@@ -70,13 +70,13 @@ def check_notes(report: LedgerReport) -> Iterator[str]:
 
 
 def check(report: LedgerReport) -> list[Table | str]:
-    """The check of one ledger: its replicas, notes, and the verdict."""
+    """Return the check of one ledger: its replicas, notes, and the verdict."""
     verdict = f"ledger {report.ledger_id} is good" if report.is_good else f"ledger {report.ledger_id} is in need of repair"
     return [replicas([report]), *check_notes(report), verdict]
 
 
 def repairs(reports: Iterable[RepairReport]) -> Table:
-    """The replicas that repairs moved to other bookies or filled in."""
+    """Return the replicas that repairs moved to other bookies or filled in."""
     rows: list[list[object]] = []
     for report in reports:
         ledger = str(report.ledger_id)
@@ -102,14 +102,14 @@ def repair_notes(report: RepairReport) -> Iterator[str]:
 
 
 def repair(report: RepairReport) -> list[Table | str]:
-    """The repair of one ledger: what moved, notes, and how much was copied."""
+    """Return the repair of one ledger: what moved, notes, and how much was copied."""
     copied = f"{counted(report.entries_copied, 'entry', 'entries')} ({rounded_size(report.bytes_copied)}) copied"
     done = "fully repaired" if report.is_complete else "not fully repaired"
     return [repairs([report]), *repair_notes(report), f"ledger {report.ledger_id}: {copied}, {done}"]
 
 
 def still_named(found: Iterable[StillNamed]) -> Table:
-    """Ledgers that name a bookie which is to go."""
+    """Return the ledgers that name a bookie which is to go."""
     return Table(["#ledger", "how", "log"], [[str(one.ledger_id), _use(one), one.log] for one in found])
 
 
@@ -123,7 +123,7 @@ def _use(found: StillNamed) -> str:
 
 
 def decommission(report: DecommissionReport) -> list[Table | str]:
-    """The replicas that were moved off a bookie, and the ledgers that name it still."""
+    """Return the replicas that were moved off a bookie, and the ledgers that name it still."""
     notes = [f"ledger {one.ledger_id}: {note}" for one in report.repairs for note in repair_notes(one)]
     named = f"{report.bookie} is still named by {counted(len(report.still_named), 'ledger')}"
     left: list[Table | str] = [still_named(report.still_named[:LEDGERS_SHOWN]), named]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def places(trace: BatchTrace) -> Table:
-    """The segments of a batch, with the ledgers, entries and bookies that hold them."""
+    """Return the segments of a batch, with the ledgers, entries and bookies that hold them."""
     columns = ["#segment", "#ledger", "entries", "#rows", "#bytes", "bookies"]
     return Table(columns, _places(trace))
 
@@ -47,7 +47,7 @@ def batch_notes(trace: BatchTrace) -> Iterator[str]:
 
 
 def batch(trace: BatchTrace) -> list[Table | str]:
-    """The trace of a batch for a notebook."""
+    """Return the trace of a batch for a notebook."""
     return [*([places(trace)] if trace.segments else []), *batch_notes(trace)]
 
 
@@ -74,7 +74,7 @@ def batch_facts(trace: BatchTrace) -> dict[str, Any]:
 
 
 def entry(trace: EntryTrace) -> list[Table | str]:
-    """The trace of an entry, a fact a line."""
+    """Return the trace of an entry, a fact a line."""
     rows: list[tuple[str, object]] = [("bookies", "  ".join(trace.bookies)), ("log", trace.log)]
     if trace.segment is not None:
         last = "live" if trace.segment.live else trace.segment.last_entry_id

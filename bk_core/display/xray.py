@@ -118,7 +118,8 @@ def per_column(xray: Xray, width: int) -> str:
 
 
 def bookies(xray: Xray) -> Table:
-    """The bookies: the numbers that each reported, and how many of its copies are there, were read, are missing, wrong, or not known."""
+    """Return the bookies: the numbers that each reported, and how many of its copies are there, were read, are missing, wrong, or not
+    known."""
     rows = []
     for seen in xray.bookies:
         counts: dict[str, int] = {}
@@ -143,7 +144,7 @@ def _told(seen: BookieXray) -> str:
 
 
 def problems(xray: Xray, most: int | None = PROBLEMS_SHOWN) -> Table:
-    """The copies that are in need of repair, at most ``most`` stretches of them."""
+    """Return the copies that are in need of repair, at most ``most`` stretches of them."""
     return Table(["entries", "#copies", "#pos", "bookie", "what"], (_problem(one) for one in islice(xray.problems, most)))
 
 
@@ -179,7 +180,7 @@ def verdict(xray: Xray) -> str:
 
 
 def shown(xray: Xray) -> list[Table | Lines | str]:
-    """The x-ray of one ledger for a notebook: its map, its legend, bookies, problems, notes and the verdict."""
+    """Return the x-ray of one ledger for a notebook: its map, its legend, bookies, problems, notes and the verdict."""
     rows = map_rows(xray, MAP_WIDTH)
     wide = max((len(row.bookie) for row in rows), default=0)
     lines = [f"{'':{wide}}  {scale(xray, MAP_WIDTH)}"] if rows else []
@@ -234,7 +235,7 @@ def facts(xray: Xray) -> dict[str, object]:
 
 
 def damages(found: Iterable[LogDamage], most: int = PROBLEMS_SHOWN) -> Table:
-    """The copies of a log's entries that are in need of repair, at most ``most`` stretches of them."""
+    """Return the copies of a log's entries that are in need of repair, at most ``most`` stretches of them."""
     return Table(["segments", "#ledger", "entries", "#copies", "#pos", "bookie", "what"], (_damage(one) for one in islice(found, most)))
 
 

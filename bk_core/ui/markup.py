@@ -78,7 +78,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Child]], *, caption: s
 
 
 def _shown(value: Child) -> Child:
-    """A value of several parts stays together where cells are lines of a card."""
+    """Return a value as one part, so that it stays together where cells are lines of a card."""
     if value is None:
         return text(None)
     return value if isinstance(value, str | int | float) else tag("span", value)

@@ -191,7 +191,7 @@ class PageServer(ThreadingHTTPServer):
         return TEND_S
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that breaks is nobody's fault, and no line of this program's."""
+        """Log a connection that broke at DEBUG alone: that is nobody's fault."""
         log.debug("a connection of the page ended early", exc_info=True)
 
 
@@ -246,11 +246,11 @@ class _Handler(BaseHTTPRequestHandler):
             return server.answer(Asked(parts.path, query))
         except Exception:
             log.exception("the page %s failed", safe(parts.path))
-            return _plain(500, "This page failed. The program that serves it has told why on its standard error.")
+            return _plain(500, "This page failed. The standard error of the program that serves it says why.")
 
     def _with_token(self, given: str, location: str) -> Reply:
-        """The token becomes a cookie, and goes out of the address, which stays the same otherwise. Browsers keep a SameSite=Strict cookie
-        back on a redirection that began on another site's page: then it is a page of ours that goes on."""
+        """Make a cookie of the token, and have the browser drop it from the address, which stays the same otherwise. Browsers keep a
+        SameSite=Strict cookie back on a redirection that began on another site's page: then it is a page of ours that goes on."""
         if not self.server.token.matches(given):
             return _plain(403, "This token is another one's. Open the whole address that bk ui has printed.")
         self.server.note(self.request, is_known=True)

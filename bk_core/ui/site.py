@@ -81,7 +81,7 @@ class Site:
         return no_such("There is no such page.", "")
 
     def _find(self, wanted: str) -> Reply:
-        """A number is a ledger; another text is a log or a bookie, or a part of their names."""
+        """Find what was searched: a number is a ledger; another text is a log or a bookie, or a part of their names."""
         ledger_id = ledgers.number(wanted)
         sight = self.world.watcher.sight
         names = () if sight is None else sight.logs

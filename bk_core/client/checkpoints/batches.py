@@ -55,10 +55,10 @@ class Folder(Protocol):
     """Files of a checkpoint. Paths are relative to it."""
 
     def names(self, folder: str) -> list[str]:
-        """The names in it; none if there is no such folder."""
+        """Return the names in a folder; none if there is no such folder."""
 
     def read(self, path: str) -> bytes:
-        """Raises OSError if there is no such file, or it cannot be read."""
+        """Return the bytes of a file. Raises OSError if there is no such file, or it cannot be read."""
 
     def modified_ms(self, path: str) -> int | None:
         """Return when the file was written, in milliseconds since 1970; None if it is not there."""
@@ -115,16 +115,17 @@ class StoreFolder:
 
 
 def numbers(folder: Folder, log: str) -> list[int]:
-    """The batches that ``offsets`` or ``commits`` has, ascending. Temporary files and check sums of Hadoop's are none."""
+    """Return the batches that ``offsets`` or ``commits`` has, ascending. Temporary files and check sums of Hadoop's are none."""
     return sorted(int(name) for name in folder.names(log) if re.fullmatch(r"[0-9]+", name))
 
 
 def last_number(folder: Folder, log: str) -> int | None:
+    """Return the last of these batches; None if there is none."""
     return max(numbers(folder, log), default=None)
 
 
 def query_id(folder: Folder) -> str | None:
-    """The id of the query, which stays the same over restarts; None if the checkpoint has none that can be read."""
+    """Return the id of the query, which stays the same over restarts; None if the checkpoint has none that can be read."""
     try:
         return str(loads(folder.read("metadata"))["id"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -132,7 +133,8 @@ def query_id(folder: Folder) -> str | None:
 
 
 def read_batch(folder: Folder, number: int, *, committed: bool) -> Batch:
-    """Raises InvalidArgumentError if Spark would not have written it so; what ``folder`` raises if there is no such batch (any more)."""
+    """Return a batch. Raises InvalidArgumentError if Spark would not have written it so; what ``folder`` raises if there is no such batch
+    (any more)."""
     metadata, sources = read_offsets(folder, number)
     when = folder.modified_ms(f"commits/{number}") if committed else None
     planned, watermark = _whole(metadata, "batchTimestampMs"), _whole(metadata, "batchWatermarkMs")
@@ -145,7 +147,7 @@ def _whole(metadata: Mapping[str, Any], key: str) -> int | None:
 
 
 def read_offsets(folder: Folder, number: int) -> tuple[Mapping[str, Any], dict[str, Any]]:
-    """The notes of Spark's that go with a batch, and the offset of each source.
+    """Return Spark's notes of a batch, and the offset of each source.
 
     Format v1 of Spark's offset log: a line of version, one of metadata, one of JSON (or ``-``) for each source. In v2, which Spark 4.2
     writes where it is told to, each of these begins with the name of its source and a colon.
@@ -185,7 +187,7 @@ _READERS: Mapping[str, Callable[[list[str]], dict[str, Any]]] = {"v1": _in_order
 
 
 def _offset(text: str) -> Any:
-    """JSON, as all sources of Spark's write it. Another text is an offset too: only its source understands it."""
+    """Return an offset: JSON, as all sources of Spark's write it. Another text is an offset, too, which only its source understands."""
     if text == _NOTHING:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Finds the checkpoints of queries in a file store, and what is of them."""
+"""Finds the checkpoints of queries in a file store, and their files."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def everything(view: FileStoreView, path: str = ROOT) -> list[tuple[FileStatus, Content | None]]:
-    """``path`` and all below it that is of the checkpoint: without what an import that is not done has there, unless that was named."""
+    """Return ``path`` and all below it, without what an unfinished import has there, unless that was named."""
     found = view.everything(path)
     return found if is_of_import(path) else [(status, content) for status, content in found if not is_of_import(status.path)]
 
 
 def bases(view: FileStoreView, path: str = ROOT) -> list[str]:
-    """The checkpoints of queries in a folder of a store: the directories that have offsets in them."""
+    """Return the checkpoints of queries in a folder of a store: the directories that have offsets in them."""
     return [parent(status.path) for status, _ in everything(view, path) if status.is_directory and status.name == "offsets"]

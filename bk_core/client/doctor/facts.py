@@ -1,4 +1,4 @@
-"""Tells what a cluster or a bookie is: identity, counts, disks, cookies, racks."""
+"""Finds what a cluster or a bookie is: identity, counts, disks, cookies, racks."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class ClusterFacts:
         return sum(probe.total_bytes is not None and probe.free_bytes is not None for probe in self.probes.values()) - len(self._disks())
 
     def _disks(self) -> list[tuple[int, int]]:
-        """The total and free bytes of each bookie's disks, once for those of one host that are of one size and have as much free: a bookie
-        does not tell which disks they are, and the free bytes change between two answers."""
+        """Return the total and free bytes of each bookie's disks, once for those of one host that are of one size and have as much free: a
+        bookie does not tell which disks they are, and the free bytes change between two answers."""
         found: list[tuple[str, int, int]] = []
         for bookie, probe in self.probes.items():
             host = probe.address[0] if probe.address else bookie

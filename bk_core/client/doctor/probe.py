@@ -149,7 +149,8 @@ class _Probing:
         return answer.total_disk_bytes, answer.free_disk_bytes
 
     def _has_batch_reads(self, address: tuple[str, int]) -> bool | None:
-        """Old bookies close a connection on which they are asked, so this has one of its own (wire-protocol.md 6)."""
+        """Return True if the bookie has batch reads, None if that is not known. Old bookies close a connection on which they are asked, so
+        this has one of its own (wire-protocol.md 6)."""
         request = BatchReadRequest(1, _NOWHERE, 0, 1, _FRAME_BYTES_MAX)
         try:
             with self._connected(address) as peer:

@@ -229,7 +229,7 @@ def _payload(stretch: Stretch) -> Markup:
 
 
 def _escaped(words: str) -> str:
-    """Lines stay lines; whatever else is no text is spelled out."""
+    """Return words as HTML: lines stay lines, and whatever else is no text is spelled out."""
     return escape(safe(words))
 
 
