@@ -12,7 +12,7 @@ KEPT = "\n\t"
 UNSAFE = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # controls, formats such as bidi marks, halves of characters, ends of lines that look like none
 _TOLD_MS = {unit: DURATIONS_MS[unit] for unit in ("d", "h", "m", "s", "ms")}  # from the largest
 _PREVIEW_MAX = 80
-_MEGA = 1_000_000
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def safe(text: str, *, kept: str = KEPT) -> str:
@@ -85,8 +85,8 @@ def told_size(size: int) -> str:
 def disk_size(count: int) -> str:
     """Return the bytes of a disk with three digits, in the largest of kB, MB, GB, TB and PB that there is one of: 1.50 TB."""
     amount, unit = float(count), "B"
-    for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
-        if amount < 999.5 or unit == "PB":
+    for unit in _UNITS:
+        if amount < 999.5 or unit == _UNITS[-1]:
             break
         amount /= 1000
     digits = 0 if unit == "B" or amount >= 99.95 else 1 if amount >= 9.995 else 2
@@ -102,5 +102,10 @@ def told_time(ns: int | None) -> str | None:
 
 
 def rounded_size(count: int) -> str:
-    """Return bytes in kB or MB, with one digit after the point."""
-    return f"{count / 1000:,.1f} kB" if count < _MEGA else f"{count / _MEGA:,.1f} MB"
+    """Return bytes in the unit that leaves at most three digits before the point, with one after it: 1.5 MB. Less than 1,000 are bytes."""
+    amount, unit = float(count), "B"
+    for unit in _UNITS:
+        if amount < 999.95 or unit == _UNITS[-1]:
+            break
+        amount /= 1000
+    return f"{count:,} B" if unit == "B" else f"{amount:,.1f} {unit}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urlencode
 
 from bk_core.display.moments import told_utc
-from bk_core.display.words import told_age
+from bk_core.display.words import rounded_size, told_age
 from bk_core.ui.answers import Answer, Answers
 from bk_core.ui.markup import NOTHING, Child, Markup, badge, empty, joined, link, tag
 from bk_core.ui.watching import Watcher
@@ -21,7 +21,6 @@ T = TypeVar("T")
 OLD_S = 8.0
 """An answer older than this is shown with its age."""
 REFRESH_S = 5  # without JavaScript
-_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 NAV = (
     ("Overview", "/", "o"),
     ("Ledgers", "/ledgers", "l"),
@@ -151,13 +150,8 @@ def age(ms: int | None, now_ms: int) -> str | None:
 
 
 def amount(count: int | None) -> str | None:
-    """Return bytes in the unit that leaves at most three digits before the point."""
-    if count is None:
-        return None
-    value, unit = float(count), 0
-    while value >= 999.95 and unit < len(_UNITS) - 1:
-        value, unit = value / 1000, unit + 1
-    return f"{count:,} B" if unit == 0 else f"{value:,.1f} {_UNITS[unit]}"
+    """Return bytes as ``rounded_size`` does; None for none."""
+    return None if count is None else rounded_size(count)
 
 
 def shown(answer: Answer[T], render_value: Callable[[T], Child], *, what: str, old_s: float = OLD_S) -> Markup:
