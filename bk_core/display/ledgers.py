@@ -33,7 +33,7 @@ UNREADABLE = "UNREADABLE"
 
 def summary(metadata: LedgerMetadata, **known: Any) -> dict[str, Any]:
     """Return the facts of a ledger, by the names that scripts get. Its end is None until it is CLOSED. ``known`` are facts that metadata
-    does not tell, or tells not always: ``storedBytes`` and ``createdMs``."""
+    has not, or has not always: ``storedBytes`` and ``createdMs``."""
     closed = metadata.state.name == "CLOSED"
     return {
         "state": metadata.state.name,
@@ -56,7 +56,7 @@ def found_summary(found: FoundLedger) -> dict[str, Any]:
 
 
 def known(found: FoundLedger) -> dict[str, Any]:
-    """Return the facts of a ledger that its metadata does not tell, or not always, for ``summary``, ``details`` and ``ledger``."""
+    """Return the facts of a ledger that its metadata has not, or has not always, for ``summary``, ``details`` and ``ledger``."""
     return {"storedBytes": found.stored_bytes, "createdMs": found.created_ms}
 
 

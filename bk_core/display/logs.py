@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bk_core.client.log.reader import LogEntries
     from bk_core.protocol.log.segments import LogProperties, Segment
 
-NO_PYARROW = 'its columns are shown where pyarrow is: pip install "bk-spark[arrow]"'
+NO_PYARROW = 'pyarrow is needed to show its columns: pip install "bk-spark[arrow]"'
 """The line in place of the columns of a log."""
 _ENTRIES_SHOWN = 10
 _NAMES = {  # what people read in place of the names that scripts get

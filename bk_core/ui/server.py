@@ -252,7 +252,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Make a cookie of the token, and have the browser drop it from the address, which stays the same otherwise. Browsers keep a
         SameSite=Strict cookie back on a redirection that began on another site's page: then it is a page of ours that goes on."""
         if not self.server.token.matches(given):
-            return _plain(403, "This token is another one's. Open the whole address that bk ui has printed.")
+            return _plain(403, "This is not the token of this page. Open the whole address that bk ui has printed.")
         self.server.note(self.request, is_known=True)
         self.new_cookie = True
         if self.headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin"):

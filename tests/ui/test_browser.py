@@ -183,7 +183,7 @@ def test_news_show_without_a_reload_and_leave_what_is_in_use(page: Browser, visi
     with world.client.create_ledger() as ledger:
         ledger.append(b"news")
     page.until(f"document.getElementById('events').innerText.includes('ledger {ledger.ledger_id} was closed')")
-    assert page.run("window.same") == 1 and "What this page has seen" in page.run("getSelection().toString()")
+    assert page.run("window.same") == 1 and "These are the events" in page.run("getSelection().toString()")
     page.go(f"{base(visitor)}/ledgers")
     page.run("document.querySelector('input[name=log]').focus()")
     page.key("e", "v")
@@ -229,7 +229,7 @@ def test_a_page_whose_program_has_ended_says_so_and_goes_on(browser: Browser, wo
         browser.go(server.open_url)
         browser.until("document.title.startsWith('Overview')")
         server.close()
-        browser.until("document.getElementById('silent').innerText.includes('bk ui itself does not answer')")
+        browser.until("document.getElementById('silent').innerText.includes('bk ui itself has not answered')")
         assert browser.run("document.querySelector('h1').innerText") == "Overview"  # what was seen last stays
         again = PageServer("127.0.0.1", server.port, token, site.answer)
         again.start()

@@ -190,7 +190,7 @@ def test_ledgers_by_what_they_are(world: World, visitor: Visitor) -> None:
     bookie = world.cluster.bookie_ids[0]
     assert all(bookie in fragment.ensemble for one in keys(f"bookie={bookie}") for fragment in world.client.ledger_metadata(one).fragments)
     assert max(keys("id=5")) == 5 and keys("state=CLOSED&log=nothing") == set()
-    assert "No ledger is like that." in visitor.settled("/ledgers?log=nothing").text
+    assert "No ledger meets these conditions." in visitor.settled("/ledgers?log=nothing").text
 
 
 def test_queries_with_their_lag(world: World, visitor: Visitor) -> None:

@@ -17,8 +17,8 @@ def page(world: World, kind: str) -> Page:
     events = world.watcher.events.newest(SHOWN, kind)
     choices = [link("/events", "all", aria_current="true" if not kind else None)]
     choices += [link(place("/events", {"kind": one}), one, aria_current="true" if one == kind else None) for one in KINDS]
-    kept = f"What this page has seen since it began; the newest {EVENTS_MAX:,} are kept."
-    about = f"{kept} Ledgers that come and go between two looks leave none."
+    kept = f"These are the events that this page has seen since it began; the newest {EVENTS_MAX:,} are kept."
+    about = f"{kept} A ledger that comes and goes between two looks leaves none."
     rows = section("Newest first", event_rows(events, world.now_ms), name="events")
     return Page("Events", joined([tag("p", choices, class_="choices"), rows, tag("p", about, class_="soft")]), "/events", refreshes=True)
 

@@ -44,7 +44,7 @@ def page(world: World, query: Mapping[str, str]) -> Page:
     elif ids:
         rows = shown(answer, lambda value: _rows(world, value), what="the metadata of these ledgers")
     else:
-        rows = empty("No ledger is like that." if wanted != Filter() else "There is no ledger.")
+        rows = empty("No ledger meets these conditions." if wanted != Filter() else "There is no ledger.")
     body = section("Highest id first", rows, steps(newer, older, told) if ids else None, name="ledgers")
     return Page("Ledgers", joined([_form(world, wanted), body]), "/ledgers")
 

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from bk_core.client.log.history import read_log
 from bk_core.client.log.live_writers import LiveWriter, foremost, live_writers
 from bk_core.client.log.tables import columns_told
+from bk_core.display.logs import NO_PYARROW
 from bk_core.display.words import counted, id_text, told_duration, told_size
 from bk_core.errors import BkError, NoSuchLogError
 from bk_core.protocol.log.names import store_of
@@ -51,9 +52,9 @@ def page(world: World, query: Mapping[str, str]) -> Page:
     answer = world.answers.get(("logs", names), lambda: [see_log(client, name) for name in names], fresh_s=2.0)
     before = place("/logs", {"name": wanted, "after": found[start - ROWS - 1] if start > ROWS else ""}) if start else None
     after = place("/logs", {"name": wanted, "after": names[-1]}) if start + ROWS < len(found) else None
-    field = tag("label", "Name holds ", tag("input", name="name", value=wanted, autocomplete="off"))
+    field = tag("label", "Name contains ", tag("input", name="name", value=wanted, autocomplete="off"))
     form = tag("form", field, tag("button", "Show", type="submit"), action="/logs", class_="filter")
-    rows: Child = empty("No log has a name like that." if wanted else "There is no log yet.")
+    rows: Child = empty("No log has this in its name." if wanted else "There is no log yet.")
     if names:
         rows = shown(answer, lambda value: _rows(world, value), what="the lists of these logs")
     way = steps(before, after, counted(len(found), "log")) if before or after else None
@@ -215,7 +216,7 @@ def _columns(view: LogView) -> Markup | None:
     except BkError as error:
         return section("Columns", tag("p", str(error), class_="notice bad"), name="columns")
     if found is None:
-        return section("Columns", empty('They are shown where pyarrow is: pip install "bk-spark[arrow]".'), name="columns")
+        return section("Columns", empty(f"{NO_PYARROW}."), name="columns")
     if not found:
         return section("Columns", empty("It has none until the first write."), name="columns")
     more = link("#columns", f"the first {COLUMNS_SHOWN} of {len(found):,}") if len(found) > COLUMNS_SHOWN else None

@@ -1,4 +1,4 @@
-"""The first page: which cluster this is, what is wrong with it, its bookies, its logs, and what has happened of late."""
+"""The first page: the cluster, what is wrong with it, its bookies, its logs, and the newest events."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _bookies(world: World, sight: Sight) -> Markup:
 
 def _disk(space: BookieSpace | None) -> Markup:
     if space is None or space.total_bytes is None or space.free_bytes is None:
-        return tag("span", "it does not tell" if space is not None else "no answer", class_="soft")
+        return tag("span", "not reported" if space is not None else "no answer", class_="soft")
     used = space.total_bytes - space.free_bytes
     told = f"{amount(space.free_bytes)} of {amount(space.total_bytes)} free"
     bar = tag(
@@ -135,4 +135,4 @@ def _logs(sight: Sight) -> Markup:
 
 def _events(world: World) -> Markup:
     events = world.watcher.events.newest(EVENTS_SHOWN)
-    return section("Of late", event_rows(events, world.now_ms), name="events", more=link("/events", "all events"))
+    return section("Newest events", event_rows(events, world.now_ms), name="events", more=link("/events", "all events"))

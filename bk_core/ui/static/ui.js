@@ -25,7 +25,7 @@
     } catch (_) {
       silentSince = silentSince || Date.now();
       const seconds = Math.round((Date.now() - silentSince) / 1000);
-      say(`bk ui itself does not answer since ${new Date(silentSince).toLocaleTimeString()} (${seconds} s). Is it still running?`);
+      say(`bk ui itself has not answered since ${new Date(silentSince).toLocaleTimeString()} (${seconds} s). Is it still running?`);
     } finally {
       busy = false;
       later(isPending() ? SOON_MS : EVERY_MS);
