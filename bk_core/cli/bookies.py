@@ -176,8 +176,8 @@ def _tell(client: BookKeeper, bookie: str, wanted: bool, address: str | None) ->
     directory = _directory_here(client, bookie)
     if directory is None:
         raise BookieHttpError(
-            f"bookie {bookie} cannot be told from here: its registration names no HTTP server, and the directory in its cookie is not that "
-            "of an embedded bookie on this host. Apache's bookies need httpServerEnabled=true and a server in httpServerClass, such as "
+            f"bookie {bookie} cannot be switched from here: its registration names no HTTP server, and the directory in its cookie is not "
+            "that of an embedded bookie on this host. Apache's bookies need httpServerEnabled=true and a httpServerClass, such as "
             "org.apache.bookkeeper.http.vertx.VertxHttpServer; for an embedded bookie run this on its host. Nothing was changed",
             bookie=bookie,
         )

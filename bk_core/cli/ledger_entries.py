@@ -71,7 +71,7 @@ def _say_run(run: EntryRun, raw: bool, as_json: bool) -> None:
 
 
 def _say_copies(client: BookKeeper, handle: ReadHandle, bookie: str, first: int, last: int, raw: bool, as_json: bool) -> int:
-    """Print the copies of one bookie, and return how many are missing or wrong. With ``raw`` those are told on standard error alone."""
+    """Print the copies of one bookie, and return how many are missing or wrong. With ``raw`` those are printed on standard error alone."""
     from bk_core.client.copies import copies_of
 
     bad = shown = 0

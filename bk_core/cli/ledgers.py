@@ -72,7 +72,7 @@ def list_ledgers(uri: str, protocol: str, as_json: bool, limit: int | None, book
 
 
 def _summaries(client: BookKeeper, ledger_ids: Iterable[int], bookie: str | None) -> Iterator[dict[str, Any]]:
-    """Yield the facts of ledgers, of those that name the bookie if one is given. What cannot be understood is told on standard error."""
+    """Yield the facts of ledgers, of those that name the bookie if one is given. Standard error says what cannot be understood."""
     from bk_core.client.doctor.facts import names
     from bk_core.client.inspect import found_ledgers
 

@@ -121,7 +121,7 @@ def check(
             if as_json:
                 say_json(_check_json(report))
             elif not (everything and report.is_good and not any(display.check_notes(report))):
-                shown.add(report)  # of thousands only those that have something to tell
+                shown.add(report)  # of thousands only those that are not good, or have a note
         gone = _listed_and_gone(client) if everything else []
     if not as_json:
         _say_checks(shown.reports, everything)

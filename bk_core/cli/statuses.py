@@ -51,20 +51,21 @@ def told() -> str:
 
 
 def has_outputs() -> bool:
-    """Return False if there is no standard output (``>&-``), and say so: nothing is begun whose outcome could not be told. Without
-    standard error what is told there goes nowhere."""
+    """Return False if there is no standard output (``>&-``), and say so: nothing is begun whose outcome could not be printed. Without
+    standard error what is printed there goes nowhere."""
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 -- for as long as the process runs
     if sys.stdin is None:
         sys.stdin = open(os.devnull)  # noqa: SIM115 -- nobody answers a question
     if sys.stdout is None:
-        told = "standard output is closed, so what bk finds cannot be told; nothing was done. > /dev/null throws it away"
+        told = "standard output is closed, so what bk finds cannot be printed. Nothing was done; > /dev/null throws the output away"
         print(f"error: {told}", file=sys.stderr)
     return sys.stdout is not None
 
 
 def flushed(status: int) -> int:
-    """Write out what is buffered and return ``status``, or UNREAD if nobody reads it. Output that cannot be written is told, and FAILED."""
+    """Write out what is buffered and return ``status``, or UNREAD if nobody reads it. Output that cannot be written is an error on standard
+    error, and FAILED."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:

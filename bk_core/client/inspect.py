@@ -31,7 +31,7 @@ class FoundLedger:
     """A ledger that exists.
 
     ``metadata`` is None where it cannot be understood, and ``problem`` is the error that says why. ``created_ms`` is the time in the
-    metadata, or else the metadata store's own (metadata.md 3.6), in milliseconds since 1970; None where neither tells it.
+    metadata, or else the metadata store's own (metadata.md 3.6), in milliseconds since 1970; None where neither has it.
     """
 
     ledger_id: int
@@ -70,7 +70,7 @@ class EntryHeader:
 
 @dataclass(frozen=True, slots=True)
 class BookieSpace:
-    """The bytes of a bookie's ledger disks; None where it does not tell them."""
+    """The bytes of a bookie's ledger disks; None where it does not report them."""
 
     total_bytes: int | None
     free_bytes: int | None

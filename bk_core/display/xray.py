@@ -161,7 +161,7 @@ def notes(xray: Xray) -> Iterator[str]:
         yield f"and {counted(more, 'more stretch', 'more stretches')} in need of repair: --json has all"
     state = xray.metadata.state.name
     if state != "CLOSED":
-        yield f"ledger {xray.ledger_id} is {state}, acknowledged up to entry {xray.lac} as far as bookies tell"
+        yield f"ledger {xray.ledger_id} is {state}, acknowledged up to entry {xray.lac} as far as bookies report"
         waiting = sum(one.stretch.count for one in xray.on_their_way)
         if waiting:
             yield f"{counted(waiting, 'copy', 'copies')} missing in the fragment that is being written: the writer may still send them"

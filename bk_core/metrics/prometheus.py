@@ -23,7 +23,7 @@ from bk_core.metrics.table import ALL, Metric
 
 LOOPBACK = "127.0.0.1"
 _LAST = tuple((bits - FIRST_BITS) * 4 for bits in range(13, 38))
-"""The buckets of a histogram after each of which it is told how many there were: at each power of two from 8 µs to 137 s."""
+"""The buckets of a histogram at whose ends Prometheus is given a count: at each power of two from 8 µs to 137 s."""
 _BOUNDS = tuple(str(upper_bound_ns(index) / 1e9) for index in _LAST)
 
 

@@ -39,7 +39,7 @@ CLIENT = _of(
     ("add_entry_total", "counter", "entries", "Entries that were acknowledged to the program.", "ADD_ENTRY, success"),
     ("add_entry_bytes_total", "counter", "bytes", "Payload of these entries.", ""),
     ("add_entry_failed_total", "counter", "entries", "Entries whose append ended with an error.", "ADD_ENTRY, failure"),
-    ("add_run_total", "counter", "runs", "Runs and pieces of long runs that were handed to a ledger. Entries by run tell how well "
+    ("add_run_total", "counter", "runs", "Runs and pieces of long runs that were handed to a ledger. Entries by run show how well "
      "a program batches.", ""),
     ("add_entry_seconds", "histogram", "seconds", "Time from handing an entry to its ledger to its acknowledgement, which needs the ack "
      "quorum and all entries before it.", "ADD_ENTRY, latency"),

@@ -30,7 +30,7 @@ WAIT_AGAIN_S = 0.4  # where there is an older answer to show
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[T]):
-    """The last answer to a question: ``value`` with its age, None before the first. ``problem`` tells why there is no newer one, and
+    """The last answer to a question: ``value`` with its age, None before the first. ``problem`` says why there is no newer one, and
     ``is_pending`` that one is on its way."""
 
     value: T | None

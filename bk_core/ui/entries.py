@@ -74,7 +74,7 @@ def read_stretch(client: BookKeeper, ledger_id: int, password: bytes, first: int
     """Read up to ``count`` entries from ``first`` on, without it the last ones of a ledger that is not closed, else the first ones. Nothing
     is fenced. Behind an entry that nobody has, the others are not asked for.
 
-    Raises NoSuchLedgerError, WrongPasswordError, and what tells that the bookies do not say where an open ledger ends."""
+    Raises NoSuchLedgerError, WrongPasswordError, and what ``open_ledger`` raises where the bookies do not say where an open ledger ends."""
     with client.open_ledger(ledger_id, password=password) as handle:
         end = handle.last_add_confirmed
         if first is None:

@@ -42,7 +42,7 @@ class Filter:
 
     @property
     def needs_kind(self) -> bool:
-        """True if metadata has to be known to tell."""
+        """True if the metadata of a ledger has to be known."""
         return bool(self.state or self.bookie or self.log)
 
     def takes(self, kind: Kind) -> bool:

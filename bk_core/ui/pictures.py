@@ -20,7 +20,7 @@ WORDS = {"ok": "there", "missing": "missing", "corrupt": "corrupt", "silent": "n
 
 def fragments_picture(metadata: LedgerMetadata, end: int | None, states: Mapping[str, str]) -> Markup:
     """Return a row for each bookie of the ledger, with a bar where it is in the ensemble. ``end`` is the last entry, None if not known;
-    ``states`` tells which bookies are down."""
+    ``states`` says which bookies are down."""
     fragments = metadata.fragments[-FRAGMENTS_MAX:]
     spans = _spans(fragments, end)
     bookies = list(dict.fromkeys(bookie for fragment in fragments for bookie in fragment.ensemble))

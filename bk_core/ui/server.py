@@ -125,7 +125,7 @@ class PageServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """The address of the page, without the token. A server that listens everywhere is told by its loopback address."""
+        """The address of the page, without the token. A server that listens everywhere has its loopback address here."""
         host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host)
         return f"http://{host or (f'[{self.host}]' if ':' in self.host else self.host)}:{self.port}/"
 

@@ -124,7 +124,7 @@ def _read_only(bookie: BookieId, probe: BookieProbe | None) -> Finding:
         command = f"bk bookie show {bookie}"
     else:
         why = "" if used is None else f"; {used:.0%} of its disks are used"
-        advice = "an operator made it so, or a disk of it failed: its own log tells; put it back when that is over"
+        advice = "an operator made it so, or a disk of it failed: its own log says which; put it back when that is over"
         command = f"bk bookie read-only {bookie} off"
     return Finding("bookie-read-only", f"bookie {bookie} is read-only{why}", advice, command, bookies=(bookie,))
 

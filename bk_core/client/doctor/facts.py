@@ -49,7 +49,7 @@ class ClusterFacts:
 
     @property
     def space(self) -> tuple[int, int]:
-        """The total and the free bytes of the disks of all bookies that tell them. Disks that bookies seem to share count once."""
+        """The total and the free bytes of the disks of all bookies that report them. Disks that bookies seem to share count once."""
         disks = self._disks()
         return sum(total for total, _ in disks), sum(free for _, free in disks)
 

@@ -174,7 +174,7 @@ def judge_orphans(client: BookKeeper, suspects: Iterable[int], more: bool) -> It
         least = "at least " if more else ""
         what = f"{least}{counted(len(found), 'ledger')} of logs that are gone: {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
         known = all(orphan.log_root for orphan in found)
-        advice = "look at them first (bk log gc tells each); this deletes those that tell their log root"
+        advice = "look at them first (bk log gc lists each); this deletes those that name their log root"
         if not known:
             advice += ", and with --delete-orphans all also those of earlier versions, whose log may live at another log root"
         ledgers = tuple(orphan.ledger_id for orphan in found[:SHOWN_MAX])

@@ -117,7 +117,7 @@ class Ledgers(LazyTable):
         if scan.is_cut:
             more = f"only the first {counted(scan.looked_at, 'ledger')} were looked at: the cluster took too long for more to be shown here"
         elif len(found) > SHOWN_ROWS:
-            more = f"... and more: only the first {SHOWN_ROWS} are shown. count() tells how many there are"
+            more = f"... and more: only the first {SHOWN_ROWS} are shown. count() returns how many there are"
         else:
             more = counted(len(found), "ledger")
         return table.html(repr(self).partition(": iterate")[0].strip("<>"), rows, more)

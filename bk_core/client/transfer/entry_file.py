@@ -1,4 +1,4 @@
-"""Files of entries: a header in JSON, blocks of entries with a checksum each, and an end that tells how many there were (README.md)."""
+"""Files of entries: a header in JSON, blocks of entries with a checksum each, and an end with their number (README.md)."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class LogTransfer:
 def kind_of(path: Path, kind: FileKind | None = None) -> FileKind:
     """Return the kind of file that is meant: ``kind``, or that of the name's ending; entries for any other.
 
-    Raises ExportFormatError for an ending that tells of another format."""
+    Raises ExportFormatError for the ending of another format."""
     if kind is None:
         check_ending(path, _FORMATS)
     return kind or _BY_SUFFIX.get(path.suffix.lower(), "entries")

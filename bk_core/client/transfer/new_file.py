@@ -13,7 +13,7 @@ from typing import BinaryIO
 from bk_core.errors import ExportFileError, ExportFormatError
 
 OTHER_FORMATS = frozenset({".avro", ".csv", ".json", ".jsonl", ".ndjson", ".orc", ".tsv", ".xls", ".xlsx"})
-"""Endings of names that tell of a format which is written or read nowhere here."""
+"""Endings of the names of formats which are written or read nowhere here."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -26,7 +26,7 @@ def check_free(path: Path) -> None:
 
 
 def check_ending(path: Path, formats: str) -> None:
-    """Raise ExportFormatError if the name tells of a format of which there is none here. ``formats`` says which there are."""
+    """Raise ExportFormatError if the name is that of a format which is not written or read here. ``formats`` says which are."""
     ending = path.suffix.lower()
     if ending in OTHER_FORMATS:
         raise ExportFormatError(f"the name of {path} ends with {ending}, and there is no such format: {formats}", path=str(path))
@@ -74,7 +74,7 @@ def _move(part: Path, path: Path) -> None:
 
 @contextmanager
 def told(path: Path) -> Iterator[None]:
-    """Tell errors of the file system as ExportFileError."""
+    """Raise errors of the file system as ExportFileError."""
     try:
         yield
     except OSError as error:
@@ -82,7 +82,7 @@ def told(path: Path) -> Iterator[None]:
             why = f"there is no room for it ({error.strerror}): make room, or name a file elsewhere"
         else:
             why = error.strerror or str(error)
-        raise ExportFileError(f"{path} cannot be written: {why}. Nothing of it was left", path=str(path)) from error
+        raise ExportFileError(f"{path} cannot be written: {why}. Nothing of it is left", path=str(path)) from error
 
 
 @contextmanager

@@ -145,7 +145,7 @@ def test_an_output_that_is_closed_is_told_in_one_line_before_anything_is_done() 
         done = subprocess.run(command, capture_output=True, env=ENVIRONMENT, timeout=60)
         return done.returncode, done.stdout, done.stderr
 
-    told = b"error: standard output is closed, so what bk finds cannot be told; nothing was done. > /dev/null throws it away\n"
+    told = b"error: standard output is closed, so what bk finds cannot be printed. Nothing was done; > /dev/null throws the output away\n"
     assert ended(">&-", "checkpoint", "cat", "q/metadata", "--uri", "memory://nowhere") == (2, b"", told)
     assert ended(">&- 2>&-", "--version") == (2, b"", b"")
     assert ended("2>&-", "ledger", "nonsense") == (2, b"", b"")
