@@ -130,16 +130,16 @@ def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
 
 def _banner(uri: str, kind: str, bookie_ids: list[str], directory: str | None, pages: list[str]) -> None:
     say = console().print
-    uri = safe(uri)
+    shown, uri = escape(safe(uri)), safe(uri)  # Rich takes the brackets of an IPv6 address for its own
     say()
-    say(f"[bold green]ready[/]  {counted(len(bookie_ids), f'{kind} bookie')}: {' '.join(bookie_ids)}")
+    say(f"[bold green]ready[/]  {counted(len(bookie_ids), f'{kind} bookie')}: {escape(safe(' '.join(bookie_ids)))}")
     say(f"       data in {escape(safe(directory))}" if directory else "       data is temporary; keep it with --dir")
     for page in pages:
-        say(f"       metrics at {page}")
+        say(f"       metrics at {escape(page)}")
     say()
-    say(f"  [bold]{uri}[/]")
+    say(f"  [bold]{shown}[/]")
     say()
-    say(f"  export {URI_VARIABLE}='{uri}'")
+    say(f"  export {URI_VARIABLE}='{shown}'")
     say(f"  bk_core.connect({uri!r})", markup=False)
     say(f"  spark.read.format('bookkeeper').option('bookkeeper.metadataServiceUri', {uri!r})", markup=False)
     say()

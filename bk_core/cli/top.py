@@ -15,11 +15,12 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from bk_core.cli.output import cluster_options, connected, console, laid_out, say_json
+from bk_core.cli.output import cluster_options, connected, console, laid_out, now_ms, say_json
 from bk_core.cli.units import Number
 from bk_core.cli.unread import ended_unread
 from bk_core.display import cluster as display
 from bk_core.display.moments import told_utc
+from bk_core.display.words import safe
 from bk_core.errors import BkError
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def _keys() -> Iterator[Callable[[float], bool]]:
 
 def _screen(moment: Moment | BkError, interval: float, height: int) -> Group | Text:
     if isinstance(moment, BkError):
-        return Text(f"{told_utc(time.time_ns() // 1_000_000)} UTC: {moment}", style="bold red")
+        return Text(f"{told_utc(now_ms())} UTC: {safe(str(moment))}", style="bold red")
     rooms = max(4, height - _LINES_AROUND)
     bookies = min(len(moment.states), max(2, rooms // 2))
     logs = min(len(moment.logs), rooms - bookies)

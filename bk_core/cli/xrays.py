@@ -28,6 +28,7 @@ from bk_core.cli.progress import watched
 from bk_core.cli.terminal import inner
 from bk_core.display import logs
 from bk_core.display import xray as display
+from bk_core.display.words import safe
 
 if TYPE_CHECKING:
     from bk_core.client.log.verify import LogVerification
@@ -150,7 +151,7 @@ def _say(found: Xray, width: int | None) -> None:
 def say_map(found: Xray, width: int | None) -> None:
     """Print the map of an x-ray with its scale and legend. It says the same without colours, and has ASCII where there is no Unicode."""
     to = console()
-    names = max((len(bookie.bookie) for bookie in found.bookies), default=0)
+    names = max((len(safe(bookie.bookie, kept="")) for bookie in found.bookies), default=0)
     columns = width or max(_WIDTH_MIN, min(_WIDTH_MAX, to.width - names - 2))
     rows = display.map_rows(found, columns)
     if not rows:
@@ -160,7 +161,7 @@ def say_map(found: Xray, width: int | None) -> None:
     plain = not _has_unicode()
     click.echo(f"{'':{names}}  {display.scale(found, columns)}")
     for row in rows:
-        line = Text(f"{row.bookie:{names}}  ", no_wrap=True, overflow="crop")
+        line = Text(f"{safe(row.bookie, kept=''):{names}}  ", no_wrap=True, overflow="crop")  # Rich takes controls as they are
         for mark in row.marks:
             line.append(mark.plain if plain else mark.mark, style=mark.style)
         to.print(line, soft_wrap=True)

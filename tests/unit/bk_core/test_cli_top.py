@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import bk_core
+from bk_core.cli import top
 from bk_core.client.doctor import watch
 from bk_core.client.doctor.watch import ClusterWatch, _changes
 from bk_core.errors import MetadataUnavailableError
@@ -158,3 +159,8 @@ def test_q_leaves_a_terminal_as_it_was(tmp_path: Path, key: bytes, status: int) 
     assert b"\x1b[?1049h" in shown and b"\x1b[?1049l" in shown  # the screen behind it is back
     plain = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", shown).decode()
     assert "127.0.0.1:" in plain and "Traceback" not in plain
+
+
+def test_an_error_of_a_look_is_shown_as_text() -> None:
+    shown = top._screen(MetadataUnavailableError("it said \x1b[31m\u202e"), 1.0, 40)
+    assert str(shown).isprintable() and r"it said \x1b[31m\u202e" in str(shown)

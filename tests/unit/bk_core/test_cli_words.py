@@ -17,7 +17,7 @@ import pytest
 import bk_core
 from bk_core import cli
 from bk_core.bookie.server import EmbeddedBookie
-from bk_core.cli import output
+from bk_core.cli import local, output
 from bk_core.cli.terminal import SafeStream, safe_json, safe_streams
 from bk_core.display.words import safe
 from bk_core.errors import ClusterExistsError
@@ -51,6 +51,14 @@ def client(store: MetadataStore, tmp_path: Path) -> Iterator[bk_core.BookKeeper]
 
 def is_text(shown: str) -> bool:
     return all(line.replace("\t", " ").isprintable() for line in shown.split("\n"))
+
+
+def test_the_banner_has_the_whole_address_of_ipv6(capsys: pytest.CaptureFixture[str]) -> None:
+    """Rich takes letters in brackets for a colour or a style."""
+    uri = "zk://[fe80::1]:2181/ledgers"
+    local._banner(uri, "embedded", ["[fe80::2]:3181"], None, [])
+    out = capsys.readouterr().out
+    assert out.count(uri) == 4 and "bookie: [fe80::2]:3181" in out
 
 
 @pytest.mark.parametrize("command", ["ledger read 4", "ledger tail 4", "log tail events", "bookie cookie get b:1"])

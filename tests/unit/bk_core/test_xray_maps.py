@@ -13,6 +13,7 @@ from bk_core.cli.xrays import say_map
 from bk_core.client.xray import Xray
 from bk_core.display import table
 from bk_core.display import xray as display
+from bk_core.display.words import safe
 from bk_core.protocol.ledger.distribution import Distribution
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.xray import BookieXray, EntryState, ReplicaXray, Stretches
@@ -99,3 +100,16 @@ def test_a_wrong_copy_was_read_and_a_listed_one_was_not() -> None:
     found = display.bookies(xray_of({"a": {0: "LISTED", 1: "MISSING", 2: "CORRUPT"}, "b": {}, "c": {}}, 0, 3, (3, 3, 2)))
     row = dict(zip(found.columns, next(iter(found.rows)), strict=True))
     assert (row["#there"], row["#read"], row["#missing"], row["#wrong"], row["#unknown"]) == (2, 2, 1, 1, 0)
+
+
+def test_a_bookie_reaches_the_terminal_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rich writes what a Text holds as it is, past what makes other output safe."""
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdout", out)
+    hostile = "a\x1b]0;owned\x07\u202e"
+    say_map(xray_of({hostile: {}, "b": {}, "c": {}}, 0, 3, (3, 3, 2)), 4)
+    out.flush()
+    lines = out.buffer.getvalue().decode().splitlines()  # type: ignore[attr-defined]
+    assert all(line.isprintable() for line in lines)
+    shown = safe(hostile, kept="")
+    assert f"{shown}  ████" in lines and f"{'b':{len(shown)}}  ████" in lines
