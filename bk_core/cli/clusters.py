@@ -12,6 +12,7 @@ from bk_core.cli.output import cluster_options, connected, say_json, say_table
 from bk_core.display import cluster as display
 from bk_core.display.ledgers import bookie_count_facts
 from bk_core.display.words import counted, when
+from bk_core.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from bk_core.metadata.underreplication import Mark, UnderreplicationStore
@@ -38,7 +39,10 @@ def init(uri: str, as_json: bool) -> None:
     """
     from bk_core.metadata import open_store
 
-    store = open_store(uri)
+    try:
+        store = open_store(uri)
+    except InvalidArgumentError as error:
+        raise click.BadParameter(str(error), param_hint="URI") from error
     try:
         made = store.initialize_cluster(new=True)
     finally:

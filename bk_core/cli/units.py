@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from fractions import Fraction
 from typing import Any
 
 import click
@@ -12,6 +13,7 @@ from bk_core.arguments import brief
 from bk_core.display.words import DURATIONS_MS, POWERS
 
 _NEVER = ("none", "never", "forever")
+_NUMBER = r"([0-9]{1,18}(?:\.[0-9]{1,9})?)"
 
 
 class Number(click.FloatRange):
@@ -57,8 +59,8 @@ class Duration(_Amount):
     examples = "90s, 30m, 12h, 7d"
 
     def _parsed(self, text: str) -> int | None:
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)", text.lower())
-        return None if found is None else int(float(found[1]) * DURATIONS_MS[found[2]])
+        found = re.fullmatch(rf"{_NUMBER}\s*(ms|s|m|h|d|w)", text.lower())
+        return None if found is None else int(Fraction(found[1]) * DURATIONS_MS[found[2]])
 
 
 class Size(_Amount):
@@ -68,7 +70,7 @@ class Size(_Amount):
     examples = "500MB, 10GiB or 123456"
 
     def _parsed(self, text: str) -> int | None:
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(I?)B?", text.upper())
+        found = re.fullmatch(rf"{_NUMBER}\s*([KMGTP]?)(I?)B?", text.upper())
         if found is None or (found[3] and not found[2]):
             return None
-        return int(float(found[1]) * (1024 if found[3] else 1000) ** POWERS[found[2]])
+        return int(Fraction(found[1]) * (1024 if found[3] else 1000) ** POWERS[found[2]])

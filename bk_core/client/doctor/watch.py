@@ -132,6 +132,8 @@ class ClusterWatch:
             found.append(growth)
         for ledger_id in self._live.keys() - live:
             self._live.pop(ledger_id).close()
+        for gone in self._before.keys() - set(names):
+            del self._before[gone]
         return found
 
     def _growth(self, name: str, listed: LedgerList) -> LogGrowth:

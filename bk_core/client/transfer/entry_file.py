@@ -92,22 +92,22 @@ class EntryFile:
         self._source = source
         self._name = name
         if source.read(len(MAGIC)) != MAGIC:
-            raise self._wrong("is no file of entries: `bk ledger export` and `bk log export` write such files")
+            raise self.wrong("is no file of entries: `bk ledger export` and `bk log export` write such files")
         size = self._number(_U32)[0]
         if size > _HEADER_BYTES_MAX:
-            raise self._wrong(f"is damaged: its header would have {size:,} bytes")
+            raise self.wrong(f"is damaged: its header would have {size:,} bytes")
         text = self._bytes(size)
         if zlib.crc32(text) != self._number(_U32)[0]:
-            raise self._wrong("is damaged: the checksum of its header is wrong")
+            raise self.wrong("is damaged: the checksum of its header is wrong")
         try:
             header = loads(text)
-        except ValueError as error:
-            raise self._wrong(f"is damaged: its header is no JSON: {error}") from None
+        except ValueError:
+            header = None
         if not isinstance(header, dict):
-            raise self._wrong("is damaged: its header is no object of JSON")
+            raise self.wrong("is of another form: its header is no object of JSON")
         self.header: dict[str, Any] = header
         if self.header.get("format") != FORMAT:
-            raise self._wrong(f"has format {self.header.get('format')!r}, and this program reads format {FORMAT}")
+            raise self.wrong(f"has format {self.header.get('format')!r}, and this program reads format {FORMAT}")
 
     def runs(self) -> Iterator[Entries]:
         """Yield the entries block by block, each after its checksum was found right."""
@@ -119,10 +119,10 @@ class EntryFile:
                 self._check_end(head, (first, length), (entries, size))
                 return
             if count > _BLOCK_ENTRIES_MAX or length > _BLOCK_BYTES_MAX:
-                raise self._wrong(f"is damaged after entry {first}: a block would have {count:,} entries and {length:,} bytes")
+                raise self.wrong(f"is damaged after entry {first}: a block would have {count:,} entries and {length:,} bytes")
             packed, values = self._bytes(4 * count), self._bytes(length)
             if zlib.crc32(values, zlib.crc32(packed, zlib.crc32(head))) != self._number(_U32)[0]:
-                raise self._wrong(f"is damaged: the checksum of entries {first} to {first + count - 1} is wrong")
+                raise self.wrong(f"is damaged: the checksum of entries {first} to {first + count - 1} is wrong")
             sizes = array("I", packed)
             if _SWAPPED:
                 sizes.byteswap()
@@ -132,17 +132,17 @@ class EntryFile:
                 total += one
                 offsets.append(total)
             if total != length:
-                raise self._wrong(f"is damaged: the sizes of entries {first} to {first + count - 1} do not add up")
+                raise self.wrong(f"is damaged: the sizes of entries {first} to {first + count - 1} do not add up")
             yield Entries(first, values, offsets)
             entries, size = entries + count, size + length
 
     def _check_end(self, end: bytes, stated: tuple[int, int], found: tuple[int, int]) -> None:
         if zlib.crc32(end) != self._number(_U32)[0]:
-            raise self._wrong("is damaged: the checksum of its end is wrong")
+            raise self.wrong("is damaged: the checksum of its end is wrong")
         if stated != found:
-            raise self._wrong(f"is damaged: it says that it has {stated[0]:,} entries, and has {found[0]:,}")
+            raise self.wrong(f"is damaged: it says that it has {stated[0]:,} entries, and has {found[0]:,}")
         if self._source.read(1):
-            raise self._wrong("is damaged: something comes after its end")
+            raise self.wrong("is damaged: something comes after its end")
 
     def _number(self, form: struct.Struct) -> tuple[int, ...]:
         return form.unpack(self._bytes(form.size))
@@ -150,8 +150,9 @@ class EntryFile:
     def _bytes(self, size: int) -> bytes:
         data = self._source.read(size)
         if len(data) < size:
-            raise self._wrong("is cut off: its end is missing. Export it again, or fetch the whole file")
+            raise self.wrong("is cut off: its end is missing. Export it again, or fetch the whole file")
         return data
 
-    def _wrong(self, what: str) -> ExportFormatError:
+    def wrong(self, what: str) -> ExportFormatError:
+        """Return the error for a file that is damaged, or of another form; ``what`` goes on after its name."""
         return ExportFormatError(f"{self._name} {what}", path=self._name)

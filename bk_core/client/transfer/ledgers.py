@@ -142,15 +142,23 @@ def import_ledger(client: BookKeeper, path: Path, settings: NewLedger, *, on_pro
         file = EntryFile(source, str(path))
         if file.header.get("what") != "ledger":
             raise ExportFormatError(f"{path} holds the entries of a log: `bk log import` takes it", path=str(path))
-        try:
-            total = max(0, int(file.header["lastEntryId"]) - int(file.header["firstEntryId"]) + 1)
-            custom = {key: base64.b64decode(value) for key, value in file.header["custom"].items()}
-            sizes = {name: int(file.header[name]) for name in ("ensembleSize", "writeQuorumSize", "ackQuorumSize")}
-            header = {**sizes, "digestType": DigestType[str(file.header["digestType"])].name}
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            told = f"{path} has a header that no `bk ledger export` writes: {type(error).__name__}: {error}"
-            raise ExportFormatError(told, path=str(path)) from None
-        return _written(client, file.runs(), header, custom, f"file {path.name}", settings, total, on_progress)
+        total, custom = _stated(file)
+        return _written(client, file.runs(), file.header, custom, f"file {path.name}", settings, total, on_progress)
+
+
+def _stated(file: EntryFile) -> tuple[int, dict[str, bytes]]:
+    """Return the number of entries and the custom metadata that the header of a ledger's file states. Raises ExportFormatError."""
+    header = file.header
+    numbers = [header.get(f"{name}Size") for name in ("ensemble", "writeQuorum", "ackQuorum")]
+    numbers += [header.get(f"{name}EntryId") for name in ("first", "last")]
+    custom: Any = header.get("custom")
+    if not all(isinstance(one, int) for one in numbers) or header.get("digestType") not in DigestType.__members__:
+        raise file.wrong("lacks sizes, ids or the digest type of its ledger in its header")
+    try:
+        found = {key: base64.b64decode(value, validate=True) for key, value in dict(custom).items()}
+    except (TypeError, ValueError):
+        raise file.wrong("has custom metadata in its header that is none") from None
+    return max(0, header["lastEntryId"] - header["firstEntryId"] + 1), found
 
 
 def copy_ledger(
@@ -165,8 +173,12 @@ def copy_ledger(
     digest_type: DigestName | None = None,
     on_progress: OnProgress | None = None,
 ) -> Transfer:
-    """Copy entries of a ledger into a new one, of another cluster if ``to`` is its client. It is verified, and fails, as an import does."""
+    """Copy entries of a ledger into a new one, of another cluster if ``to`` is its client. It is verified, and fails, as an import does.
+
+    Raises InvalidArgumentError for a ``first`` beyond the end, and what opening and reading the ledger raises.
+    """
     with client.open_ledger(ledger_id, password=password, digest_type=digest_type) as handle:
+        check_reached(ledger_id, first, handle.last_add_confirmed)
         end = handle.last_add_confirmed if last is None else min(last, handle.last_add_confirmed)
         header, custom = header_of(ledger_id, handle.metadata, first, end), handle.metadata.custom
         runs = source_runs(handle, first, end)

@@ -385,7 +385,7 @@ def test_sizes(text: Any, size: int) -> None:
     assert Size().convert(text, None, None) == size
 
 
-@pytest.mark.parametrize("text", ["", "x", "12 parsecs", "1iB", "-5s", "-5"])
+@pytest.mark.parametrize("text", ["", "x", "12 parsecs", "1iB", "-5s", "-5", "9" * 400 + "s", "9" * 400])
 def test_what_is_neither(text: str) -> None:
     for kind in (Duration(), Duration(optional=True), Size(), Size(optional=True)):
         with pytest.raises(Exception, match=r"no duration|no size"):

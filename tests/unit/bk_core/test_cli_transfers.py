@@ -296,6 +296,32 @@ def test_a_raw_log_goes_into_a_file_and_back_as_one_commit(tmp_path: Path, bk: B
     assert len(times) <= 2
 
 
+@pytest.mark.parametrize(
+    ("header", "told"),
+    [
+        (b"[1]", "is of another form: its header is no object of JSON"),
+        (b"\xff", "is of another form: its header is no object of JSON"),
+        (b'{"format":2,"what":"ledger"}', "has format 2, and this program reads format 1"),
+        (b'{"format":1,"what":"ledger"}', "lacks sizes, ids or the digest type of its ledger"),
+        (b'{"format":1,"what":"ledger","ensembleSize":1,"writeQuorumSize":1,"ackQuorumSize":1,"firstEntryId":0,"lastEntryId":0,'
+         b'"digestType":"CRC32","custom":[1]}', "has custom metadata in its header that is none"),
+    ],
+)  # fmt: skip
+def test_a_header_of_another_form_is_refused_in_words(header: bytes, told: str, tmp_path: Path, bk: Bk, client: bk_core.BookKeeper) -> None:
+    path = tmp_path / "it"
+    path.write_bytes(b"BKENTRY\x01" + struct.pack(">I", len(header)) + header + struct.pack(">I", zlib.crc32(header)))
+    bk("import", path, group="ledger", status=1)
+    assert f"error: [BK-EXPORT-FORMAT] {path} {told}" in bk.err and not list(client.list_ledgers())
+
+
+def test_a_copy_from_beyond_the_end_makes_no_ledger(bk: Bk, client: bk_core.BookKeeper) -> None:
+    with client.create_ledger() as ledger:
+        ledger.append(b"x")
+    bk("cp", ledger.ledger_id, "--first", "5", group="ledger", status=1)
+    assert f"first entry 5 lies beyond the end of ledger {ledger.ledger_id}" in bk.err
+    assert list(client.list_ledgers()) == [ledger.ledger_id]
+
+
 def test_entries_take_no_compression(tmp_path: Path, bk: Bk, client: bk_core.BookKeeper) -> None:
     client.create_log("raw")
     bk("export", "raw", tmp_path / "it", "--compression", "zstd", group="log", status=1)

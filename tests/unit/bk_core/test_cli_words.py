@@ -283,6 +283,8 @@ def test_a_new_cluster_is_refused_where_there_is_one(store: MetadataStore, tmp_p
     assert f"there is a cluster at {uri} already: {store.instance_id()}" in capsys.readouterr().err
     with pytest.raises(ClusterExistsError):
         store.initialize_cluster(new=True)
+    assert cli.run(["cluster", "init", "host:2181/ledgers"]) == 2
+    assert "is not the URI of a metadata store" in capsys.readouterr().err
     fresh = open_store(f"{uri}-second")  # a store in memory is there as long as somebody has it
     assert cli.run(["cluster", "init", f"{uri}-second", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"uri": f"{uri}-second", "cluster": fresh.instance_id()}
