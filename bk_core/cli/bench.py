@@ -21,7 +21,6 @@ from bk_core.protocol.ledger.metadata import DigestType
 if TYPE_CHECKING:
     from bk_core.client.bench import Measured, OnDone
 
-_SHARES = (0.5, 0.95, 0.99, 0.999)
 _TOLD = (0.5, 0.99, 0.999)  # what fits into 80 columns
 
 
@@ -76,7 +75,7 @@ def bench(
         for phase in phases:
             found.append(phase)
             if as_json:
-                say_json({**_phase_json(phase), **settings, "protocol": protocol})
+                say_json({**display.phase_facts(phase), **settings, "protocol": protocol})
     if not as_json:
         say_table(*display.bench(found, _TOLD))
         times = f"times of {ADD_THROUGHPUT} are of runs of {plan.run_entries:,}, with {in_flight:,} in flight"
@@ -88,20 +87,6 @@ def _sizes(text: str) -> tuple[int, int, int]:
     if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
         raise click.BadParameter(f"{text!r} is not of the form 3/3/2", param_hint="--quorums")
     return int(parts[0]), int(parts[1]), int(parts[2])
-
-
-def _phase_json(phase: Measured) -> dict[str, object]:
-    shares = {f"p{str(share)[2:].ljust(2, '0')}Us": phase.times.percentile_ns(share) for share in _SHARES}
-    times = {**shares, "maxUs": phase.times.worst_ns if phase.times.count else None}
-    return {
-        "phase": phase.name,
-        "entries": phase.entries,
-        "bytes": phase.bytes,
-        "seconds": round(phase.seconds, 3),
-        "entriesPerSecond": round(phase.entries_per_second, 1),
-        "bytesPerSecond": round(phase.bytes_per_second),
-        **{name: None if ns is None else round(ns / 1000, 1) for name, ns in times.items()},
-    }
 
 
 @contextmanager

@@ -10,7 +10,6 @@ import click
 from bk_core.cli.doctor import doctor
 from bk_core.cli.output import cluster_options, connected, say_json, say_table
 from bk_core.display import cluster as display
-from bk_core.display.ledgers import bookie_count_facts
 from bk_core.display.words import counted, when
 from bk_core.errors import InvalidArgumentError
 
@@ -67,22 +66,10 @@ def info(uri: str, protocol: str, as_json: bool) -> None:
 
     with connected(uri, protocol) as client:
         found = cluster_facts(client)
-    if not as_json:
+    if as_json:
+        say_json(display.info_facts(found, uri))
+    else:
         say_table(*display.info(found, uri))
-        return
-    bookies = {**bookie_count_facts(found.states.values()), "answering": found.answering}
-    total, free = found.space
-    recovery = {"on": found.autorecovery_on, "delaySeconds": found.recovery_delay_s, "auditor": found.auditor}
-    what = {"uri": uri, "cluster": found.cluster, "layout": found.layout, "logRoot": found.log_root}
-    counts = {
-        "ledgers": found.ledgers,
-        "logs": found.logs,
-        "bookies": bookies,
-        "totalBytes": total,
-        "freeBytes": free,
-        "sharedDisks": found.sharing,
-    }
-    say_json({**what, **counts, "autorecovery": recovery, "markedLedgers": found.marked})
 
 
 @cluster.command("autorecovery")

@@ -6,7 +6,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -17,7 +17,6 @@ from bk_core.cli.output import cluster_options, connected, console, say_json
 from bk_core.cli.progress import RateColumn, progress_bar
 from bk_core.cli.units import Duration, Number
 from bk_core.display import cluster as display
-from bk_core.display.ledgers import bookie_count_facts
 from bk_core.display.words import safe
 
 if TYPE_CHECKING:
@@ -83,13 +82,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 def _say_json(found: Diagnosis) -> None:
     for finding in found.findings:
         say_json(display.finding_facts(finding))
-    counts = found.ledgers
-    ledgers = {"total": counts.total, "open": counts.open, "inRecovery": counts.in_recovery, "closed": counts.closed}
-    summary: dict[str, Any] = {"cluster": found.cluster, "good": found.is_good}
-    summary |= {f"{severity}s": found.count(severity) for severity in ("error", "warning", "note")}
-    bookies = bookie_count_facts(found.bookies.values())
-    summary |= {"bookies": bookies, "ledgers": {**ledgers, "unreadable": counts.unreadable}, "logs": found.logs}
-    say_json({**summary, "tookMs": int(found.took_s * 1000), "unchecked": list(found.unchecked)})
+    say_json(display.diagnosis_facts(found))
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,12 +16,7 @@ from bk_core.display.words import counted, when
 from bk_core.errors import MetadataFormatError, NoSuchLogError, WrongClusterError
 
 if TYPE_CHECKING:
-    from bk_core.client.log.check import LogProblem
-
-
-def _problem_json(name: str, problem: LogProblem) -> dict[str, Any]:
-    span = {"firstSeq": problem.first_seq, "lastSeq": problem.last_seq, "rows": problem.rows, "bytes": problem.bytes}
-    return {"log": name, "problem": problem.kind, "ledger": problem.ledger_id, **span, "what": problem.what}
+    pass
 
 
 @click.command("check")
@@ -65,7 +60,7 @@ def check(name: str | None, everything: bool, password: str, uri: str, protocol:
     bad = [found for found in checks if not found.is_good]
     if as_json:
         for found in checks:
-            problems = [_problem_json(found.log, problem) for problem in found.problems]
+            problems = [display.problem_facts(found.log, problem) for problem in found.problems]
             say_json({"log": found.log, "segments": found.segments, "ledgers": found.ledgers, "good": found.is_good, "problems": problems})
         return 1 if bad or unreadable else 0
     if bad:
@@ -105,7 +100,7 @@ def repair(name: str, yes: bool, even_if_files: bool, password: str, uri: str, p
             click.confirm(f"write off {what}, for good?", abort=True, err=True)
         done = repair_log(client, name, password=password.encode(), even_if_files=even_if_files) if lost else ()
     if as_json:
-        say_json({"log": name, "lost": [_problem_json(name, problem) for problem in done]})
+        say_json({"log": name, "lost": [display.problem_facts(name, problem) for problem in done]})
         return
     for problem in done:
         gone = f"{counted(problem.rows, 'row')}, {counted(problem.bytes, 'byte')} lost"

@@ -39,21 +39,6 @@ for _command in (append, tail, check, repair, release, marks, trim, collect):
 # --- looking -------------------------------------------------------------------------------------------------------------
 
 
-def _summary(name: str, view: LogView) -> dict[str, Any]:
-    listed = view.listed
-    return {
-        "log": name,
-        "logId": view.log_id,
-        "entryFormat": view.properties.entry_format,
-        "firstSeq": listed.trimmed_seq,
-        "segments": view.next_seq - listed.trimmed_seq,
-        "live": bool(view.live_segments),
-        "rows": listed.total_rows - listed.trimmed_rows,
-        "bytes": listed.total_bytes - listed.trimmed_bytes,
-        "condemned": len(listed.condemned),
-    }
-
-
 @log.command("ls")
 @cluster_options
 def show_logs(uri: str, protocol: str, as_json: bool) -> None:
@@ -68,7 +53,7 @@ def show_logs(uri: str, protocol: str, as_json: bool) -> None:
     with connected(uri, protocol) as client:
         for name in with_progress(list_logs(client), "reading ledger lists"):
             try:
-                summaries.append(_summary(name, read_log(client, name)))
+                summaries.append(display.summary(name, read_log(client, name)))
             except NoSuchLogError:  # deleted since it was listed
                 continue
             except (WrongClusterError, MetadataFormatError) as error:  # one bad list among them hides no other
@@ -107,7 +92,7 @@ def show_log(name: str, sizes: bool, uri: str, protocol: str, as_json: bool) -> 
         most = None if sizes else LEDGERS_MAX
         stored = log_stored_bytes(client, view, most=most, progress=lambda ids: with_progress(ids, "reading metadata"))
     shown = {
-        **_summary(name, view),
+        **display.summary(name, view),
         "storedBytes": stored,
         **_properties(view),
         "committed": {query: mark.batch_id for query, mark in sorted(listed.committed.items())},
@@ -305,7 +290,9 @@ def remove(names: tuple[str, ...], yes: bool, password: str, uri: str, protocol:
     from bk_core.client.log.janitor import delete_log
 
     with connected(uri, protocol) as client:
-        found = {name: _summary(name, read_log(client, name)) for name in names}  # a mistyped name is an error before anything is deleted
+        found = {
+            name: display.summary(name, read_log(client, name)) for name in names
+        }  # a mistyped name is an error before anything is deleted
         for name, summary in found.items():
             if not yes:
                 live = ", being written" if summary["live"] else ""

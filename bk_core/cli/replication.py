@@ -14,7 +14,6 @@ from bk_core.cli.units import Number
 from bk_core.display import repairs as display
 from bk_core.display.words import counted, rounded_size
 from bk_core.errors import LogError, MetadataFormatError, NoSuchLedgerError, OperationTimeoutError
-from bk_core.protocol.ledger.replication import ReplicaReport
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
@@ -119,7 +118,7 @@ def check(
             checked += 1
             bad += not report.is_good
             if as_json:
-                say_json(_check_json(report))
+                say_json(display.check_facts(report))
             elif not (everything and report.is_good and not any(display.check_notes(report))):
                 shown.add(report)  # of thousands only those that are not good, or have a note
         gone = _listed_and_gone(client) if everything else []
@@ -155,40 +154,6 @@ def _say_checks(reports: list[LedgerReport], only_bad: bool) -> None:
     for report in reports:
         for note in display.check_notes(report):
             click.echo(f"ledger {report.ledger_id}: {note}")
-
-
-def _check_json(report: LedgerReport) -> dict[str, Any]:
-    return {
-        "ledger": report.ledger_id,
-        "good": report.is_good,
-        "full": report.full,
-        "state": report.metadata.state.name,
-        "openTailLost": list(report.open_tail_lost),
-        "unsealed": report.needs_filling,
-        "digestNote": report.digest_note or None,
-        "fragments": [
-            {
-                "firstEntryId": fragment.span.first_entry_id,
-                "lastEntryId": fragment.span.last_entry_id,
-                "replicas": [_replica_json(replica) for replica in fragment.replicas],
-            }
-            for fragment in report.fragments
-        ],
-    }
-
-
-def _replica_json(replica: ReplicaReport) -> dict[str, Any]:
-    return {
-        "position": replica.position,
-        "bookie": replica.bookie,
-        "registered": replica.registered,
-        "good": replica.is_good,
-        "checked": replica.checked,
-        "missing": replica.missing.ranges,
-        "corrupt": replica.corrupt.ranges,
-        "unreadable": replica.unreadable.ranges,
-        "noAnswer": replica.silent.name if replica.silent is not None else None,
-    }
 
 
 # --- repair -------------------------------------------------------------------------------------------------------------
@@ -256,7 +221,7 @@ def repair(
             entries, size = entries + report.entries_copied, size + report.bytes_copied
             incomplete += not report.is_complete
             if as_json:
-                say_json(_repair_json(report))
+                say_json(display.repair_facts(report))
             elif report.changed or any(display.repair_notes(report)):
                 shown.add(report)
     if not as_json:
@@ -279,27 +244,6 @@ def _say_repairs(reports: list[RepairReport]) -> None:
     for report in reports:
         for line in display.repair_notes(report):
             click.echo(f"ledger {report.ledger_id}: {line}")
-
-
-def _repair_json(report: RepairReport) -> dict[str, Any]:
-    return {
-        "ledger": report.ledger_id,
-        "complete": report.is_complete,
-        "moved": [
-            {"firstEntryId": m.first_entry_id, "position": m.position, "from": m.old, "to": m.new, "entries": m.entries}
-            for m in report.moved
-        ],
-        "filledIn": [
-            {"firstEntryId": r.first_entry_id, "position": r.position, "bookie": r.bookie, "entries": r.entries} for r in report.refilled
-        ],
-        "recovered": report.recovered,
-        "sealed": report.sealed,
-        "lockedBy": report.locked_by,
-        "openTailLost": list(report.open_tail_lost),
-        "problems": report.problems,
-        "entriesCopied": report.entries_copied,
-        "bytesCopied": report.bytes_copied,
-    }
 
 
 # --- decommission -------------------------------------------------------------------------------------------------------
@@ -363,7 +307,7 @@ def decommission(
         )
     if as_json:
         for repaired in report.repairs:
-            say_json(_repair_json(repaired))
+            say_json(display.repair_facts(repaired))
         done = {"complete": report.is_complete, "registered": report.registered, "writable": report.writable}
         named = {"namedBy": report.named_by, "writtenNow": [found.ledger_id for found in report.still_named if found.written]}
         say_json({"bookie": report.bookie, **done, "cookieDeleted": report.cookie_deleted, **named})

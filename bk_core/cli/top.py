@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Group, RenderableType
@@ -127,26 +127,6 @@ def _say(moment: Moment | BkError, as_json: bool) -> None:
     if isinstance(moment, BkError):
         click.echo(f"error: {moment}", err=True)
     elif as_json:
-        say_json(_moment_json(moment))
+        say_json(display.moment_facts(moment))
     else:
         click.echo(f"{told_utc(moment.at_ms)}  {display.moment(moment)}")
-
-
-def _moment_json(moment: Moment) -> dict[str, Any]:
-    bookies = [
-        {"bookie": one, "state": state, **(display.probe_facts(moment.probes.get(one)) or {})} for one, state in moment.states.items()
-    ]
-    logs = [
-        {
-            "log": log.name,
-            "rows": log.rows,
-            "bytes": log.bytes,
-            "rowsPerSecond": log.rows_per_second,
-            "bytesPerSecond": log.bytes_per_second,
-            "writer": None if log.writer is None else log.writer.told,
-            "writerState": None if log.writer is None else log.writer.state,
-        }
-        for log in moment.logs
-    ]
-    counts = {"ledgers": moment.ledgers, "created": moment.created, "closed": moment.closed, "deleted": moment.deleted}
-    return {"atMs": moment.at_ms, "cluster": moment.cluster, "bookies": bookies, **counts, "logs": logs, "logsTotal": moment.logs_total}

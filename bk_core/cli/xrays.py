@@ -31,7 +31,6 @@ from bk_core.display import xray as display
 from bk_core.display.words import safe
 
 if TYPE_CHECKING:
-    from bk_core.client.log.verify import LogVerification
     from bk_core.client.xray import Xray
 
 _WIDTH_MIN, _WIDTH_MAX = 16, 200
@@ -100,42 +99,13 @@ def verify_log(name: str, rate: float | None, password: str, uri: str, protocol:
     with connected(uri, protocol) as client, watched() as show:
         found = verify(client, name, password=password.encode(), bytes_per_second=bytes_per_second(rate), on_progress=show)
     if as_json:
-        say_json(_verified(found))
+        say_json(display.verified_facts(found))
     else:
         if found.check.problems:
             say_found(logs.problems((name, problem) for problem in found.check.problems))
         say_found(display.damages(found.damages))
         click.echo(display.verified(found))
     return 0 if found.is_good else 1
-
-
-def _verified(found: LogVerification) -> dict[str, Any]:
-    return {
-        "log": found.log,
-        "good": found.is_good,
-        "ledgers": found.ledgers,
-        "copies": found.copies,
-        "bytesRead": found.bytes_read,
-        "damaged": found.damaged,
-        "listProblems": [
-            {"problem": one.kind, "ledger": one.ledger_id, "firstSeq": one.first_seq, "lastSeq": one.last_seq, "what": one.what}
-            for one in found.check.problems
-        ],
-        "damages": [
-            {
-                "ledger": one.ledger_id,
-                "firstSeq": one.first_seq,
-                "lastSeq": one.last_seq,
-                "bookie": one.problem.bookie,
-                "position": one.problem.position,
-                "first": one.problem.stretch.first,
-                "last": one.problem.stretch.last,
-                "copies": one.problem.stretch.count,
-                "state": one.problem.stretch.state.name.lower(),
-            }
-            for one in found.damages
-        ],
-    }
 
 
 def _say(found: Xray, width: int | None) -> None:

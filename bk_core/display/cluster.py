@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bk_core.display.ledgers import BOOKIE_STATES, WRITABLE, bookie_counts
+from bk_core.display.ledgers import BOOKIE_STATES, WRITABLE, bookie_count_facts, bookie_counts
 from bk_core.display.table import Table
 from bk_core.display.words import counted, disk_size, host_port, told_age, told_duration, told_time, when
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bk_core.metadata.cookies import Cookie
 
 _NAMED_MAX = 8
+_PHASE_SHARES = (0.5, 0.95, 0.99, 0.999)
 
 
 def findings(found: Iterable[Finding]) -> Table:
@@ -38,6 +39,24 @@ def finding_facts(finding: Finding) -> dict[str, Any]:
         "logs": list(finding.logs),
         "advice": finding.advice,
         "command": finding.command or None,
+    }
+
+
+def diagnosis_facts(found: Diagnosis) -> dict[str, Any]:
+    """Return a look at a cluster but its findings, by the names that scripts get."""
+    counts = found.ledgers
+    ledgers = {"total": counts.total, "open": counts.open, "inRecovery": counts.in_recovery, "closed": counts.closed}
+    return {
+        "cluster": found.cluster,
+        "good": found.is_good,
+        "errors": found.count("error"),
+        "warnings": found.count("warning"),
+        "notes": found.count("note"),
+        "bookies": bookie_count_facts(found.bookies.values()),
+        "ledgers": {**ledgers, "unreadable": counts.unreadable},
+        "logs": found.logs,
+        "tookMs": int(found.took_s * 1000),
+        "unchecked": list(found.unchecked),
     }
 
 
@@ -170,6 +189,25 @@ def cookie(found: Cookie) -> Table:
     return Table(["cookie", ""], [*rows, ("cluster", found.instance_id or "none, as in old clusters")])
 
 
+def info_facts(found: ClusterFacts, uri: str) -> dict[str, Any]:
+    """Return one cluster by the names that scripts get."""
+    total, free = found.space
+    return {
+        "uri": uri,
+        "cluster": found.cluster,
+        "layout": found.layout,
+        "logRoot": found.log_root,
+        "ledgers": found.ledgers,
+        "logs": found.logs,
+        "bookies": {**bookie_count_facts(found.states.values()), "answering": found.answering},
+        "totalBytes": total,
+        "freeBytes": free,
+        "sharedDisks": found.sharing,
+        "autorecovery": {"on": found.autorecovery_on, "delaySeconds": found.recovery_delay_s, "auditor": found.auditor},
+        "markedLedgers": found.marked,
+    }
+
+
 def info(found: ClusterFacts, uri: str) -> Table:
     """Return one cluster, a fact a line."""
     counts = bookie_counts(found.states.values())
@@ -209,6 +247,21 @@ def _phase_row(phase: Measured, shares: Sequence[float]) -> list[object]:
     return [phase.name, round(phase.entries_per_second), disk_size(round(phase.bytes_per_second)), *times, worst]
 
 
+def phase_facts(phase: Measured) -> dict[str, object]:
+    """Return a phase of a bench by the names that scripts get; times in microseconds."""
+    shares = {f"p{str(share)[2:].ljust(2, '0')}Us": phase.times.percentile_ns(share) for share in _PHASE_SHARES}
+    times = {**shares, "maxUs": phase.times.worst_ns if phase.times.count else None}
+    return {
+        "phase": phase.name,
+        "entries": phase.entries,
+        "bytes": phase.bytes,
+        "seconds": round(phase.seconds, 3),
+        "entriesPerSecond": round(phase.entries_per_second, 1),
+        "bytesPerSecond": round(phase.bytes_per_second),
+        **{name: None if ns is None else round(ns / 1000, 1) for name, ns in times.items()},
+    }
+
+
 def moment(found: Moment) -> str:
     """Return a look at a cluster in one line."""
     states = list(found.states.values())
@@ -226,6 +279,25 @@ def moment(found: Moment) -> str:
 
 def _rates(log: LogGrowth) -> tuple[float, float]:
     return log.rows_per_second or 0.0, log.bytes_per_second or 0.0
+
+
+def moment_facts(found: Moment) -> dict[str, Any]:
+    """Return a look at a cluster by the names that scripts get."""
+    bookies = [{"bookie": one, "state": state, **(probe_facts(found.probes.get(one)) or {})} for one, state in found.states.items()]
+    logs = [
+        {
+            "log": log.name,
+            "rows": log.rows,
+            "bytes": log.bytes,
+            "rowsPerSecond": log.rows_per_second,
+            "bytesPerSecond": log.bytes_per_second,
+            "writer": None if log.writer is None else log.writer.told,
+            "writerState": None if log.writer is None else log.writer.state,
+        }
+        for log in found.logs
+    ]
+    counts = {"ledgers": found.ledgers, "created": found.created, "closed": found.closed, "deleted": found.deleted}
+    return {"atMs": found.at_ms, "cluster": found.cluster, "bookies": bookies, **counts, "logs": logs, "logsTotal": found.logs_total}
 
 
 def top_bookies(found: Moment, most: int) -> Table:

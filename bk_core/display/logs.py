@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from bk_core.client.log.janitor import GcReport
     from bk_core.client.log.reader import LogEntries
     from bk_core.protocol.log.segments import LogProperties, Segment
+    from bk_core.protocol.log.view import LogView
 
 NO_PYARROW = 'pyarrow is needed to show its columns: pip install "bk-spark[arrow]"'
 """The line in place of the columns of a log."""
@@ -38,6 +39,22 @@ _FORMS: Mapping[str, Callable[[int], str]] = {
     "retentionBytes": told_size,
     "committedRetentionMs": told_duration,
 }
+
+
+def summary(name: str, view: LogView) -> dict[str, Any]:
+    """Return the facts of a log that go into a line, by the names that scripts get."""
+    listed = view.listed
+    return {
+        "log": name,
+        "logId": view.log_id,
+        "entryFormat": view.properties.entry_format,
+        "firstSeq": listed.trimmed_seq,
+        "segments": view.next_seq - listed.trimmed_seq,
+        "live": bool(view.live_segments),
+        "rows": listed.total_rows - listed.trimmed_rows,
+        "bytes": listed.total_bytes - listed.trimmed_bytes,
+        "condemned": len(listed.condemned),
+    }
 
 
 def property_values(properties: LogProperties) -> dict[str, Any]:
@@ -137,6 +154,12 @@ def problems(found: Iterable[tuple[str, LogProblem]]) -> Table:
 def _problem_row(name: str, problem: LogProblem) -> list[object]:
     span = (str(problem.first_seq), str(problem.last_seq), problem.rows, problem.bytes)
     return [name, problem.kind, str(problem.ledger_id), *span, problem.what]
+
+
+def problem_facts(name: str, problem: LogProblem) -> dict[str, Any]:
+    """Return a problem of a log by the names that scripts get."""
+    span = {"firstSeq": problem.first_seq, "lastSeq": problem.last_seq, "rows": problem.rows, "bytes": problem.bytes}
+    return {"log": name, "problem": problem.kind, "ledger": problem.ledger_id, **span, "what": problem.what}
 
 
 def check(report: LogCheck) -> list[Table | str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bk_core.display.table import Table
 from bk_core.display.words import counted, rounded_size
@@ -69,6 +69,41 @@ def check_notes(report: LedgerReport) -> Iterator[str]:
         yield "its write quorum was guaranteed, but nobody has sealed it yet; repair fills it in and seals it"
 
 
+def check_facts(report: LedgerReport) -> dict[str, Any]:
+    """Return the check of one ledger by the names that scripts get."""
+    return {
+        "ledger": report.ledger_id,
+        "good": report.is_good,
+        "full": report.full,
+        "state": report.metadata.state.name,
+        "openTailLost": list(report.open_tail_lost),
+        "unsealed": report.needs_filling,
+        "digestNote": report.digest_note or None,
+        "fragments": [
+            {
+                "firstEntryId": fragment.span.first_entry_id,
+                "lastEntryId": fragment.span.last_entry_id,
+                "replicas": [_replica_facts(replica) for replica in fragment.replicas],
+            }
+            for fragment in report.fragments
+        ],
+    }
+
+
+def _replica_facts(replica: ReplicaReport) -> dict[str, Any]:
+    return {
+        "position": replica.position,
+        "bookie": replica.bookie,
+        "registered": replica.registered,
+        "good": replica.is_good,
+        "checked": replica.checked,
+        "missing": replica.missing.ranges,
+        "corrupt": replica.corrupt.ranges,
+        "unreadable": replica.unreadable.ranges,
+        "noAnswer": replica.silent.name if replica.silent is not None else None,
+    }
+
+
 def check(report: LedgerReport) -> list[Table | str]:
     """Return the check of one ledger: its replicas, notes, and the verdict."""
     verdict = f"ledger {report.ledger_id} is good" if report.is_good else f"ledger {report.ledger_id} is in need of repair"
@@ -99,6 +134,28 @@ def repair_notes(report: RepairReport) -> Iterator[str]:
         gone = ", ".join(report.open_tail_lost)
         yield f"its undecided last fragment names {gone}; its writer may replace them, or --recover-open closes the ledger"
     yield from report.problems
+
+
+def repair_facts(report: RepairReport) -> dict[str, Any]:
+    """Return the repair of one ledger by the names that scripts get."""
+    return {
+        "ledger": report.ledger_id,
+        "complete": report.is_complete,
+        "moved": [
+            {"firstEntryId": m.first_entry_id, "position": m.position, "from": m.old, "to": m.new, "entries": m.entries}
+            for m in report.moved
+        ],
+        "filledIn": [
+            {"firstEntryId": r.first_entry_id, "position": r.position, "bookie": r.bookie, "entries": r.entries} for r in report.refilled
+        ],
+        "recovered": report.recovered,
+        "sealed": report.sealed,
+        "lockedBy": report.locked_by,
+        "openTailLost": list(report.open_tail_lost),
+        "problems": report.problems,
+        "entriesCopied": report.entries_copied,
+        "bytesCopied": report.bytes_copied,
+    }
 
 
 def repair(report: RepairReport) -> list[Table | str]:

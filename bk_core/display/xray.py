@@ -254,3 +254,33 @@ def verified(report: LogVerification) -> str:
     lists = f"{counted(len(report.check.problems), 'problem')} of its list" if report.check.problems else "its list is good"
     bad = f"{report.damaged:,} in need of repair{left}" if report.damaged else "none in need of repair"
     return f"log {report.log}: {lists}; {read}: {bad}"
+
+
+def verified_facts(found: LogVerification) -> dict[str, object]:
+    """Return a verification by the names that scripts get (docs/site/pages/guides/looking.md has them)."""
+    return {
+        "log": found.log,
+        "good": found.is_good,
+        "ledgers": found.ledgers,
+        "copies": found.copies,
+        "bytesRead": found.bytes_read,
+        "damaged": found.damaged,
+        "listProblems": [
+            {"problem": one.kind, "ledger": one.ledger_id, "firstSeq": one.first_seq, "lastSeq": one.last_seq, "what": one.what}
+            for one in found.check.problems
+        ],
+        "damages": [
+            {
+                "ledger": one.ledger_id,
+                "firstSeq": one.first_seq,
+                "lastSeq": one.last_seq,
+                "bookie": one.problem.bookie,
+                "position": one.problem.position,
+                "first": one.problem.stretch.first,
+                "last": one.problem.stretch.last,
+                "copies": one.problem.stretch.count,
+                "state": one.problem.stretch.state.name.lower(),
+            }
+            for one in found.damages
+        ],
+    }
