@@ -290,9 +290,8 @@ def remove(names: tuple[str, ...], yes: bool, password: str, uri: str, protocol:
     from bk_core.client.log.janitor import delete_log
 
     with connected(uri, protocol) as client:
-        found = {
-            name: display.summary(name, read_log(client, name)) for name in names
-        }  # a mistyped name is an error before anything is deleted
+        # all are read first, so that a mistyped name is an error before anything is deleted
+        found = {name: display.summary(name, read_log(client, name)) for name in names}
         for name, summary in found.items():
             if not yes:
                 live = ", being written" if summary["live"] else ""

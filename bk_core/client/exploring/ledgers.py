@@ -14,7 +14,7 @@ from bk_core.client.exploring.filters import LedgerFilters, Wanted
 from bk_core.client.exploring.lazy_table import LazyTable
 from bk_core.client.exploring.ledger import LEDGER_COLUMNS, Ledger, ledger_row, ledger_summary
 from bk_core.client.inspect import found_ledgers
-from bk_core.client.log.showing import SHOWN_S, shown_in_time
+from bk_core.client.showing import SHOWN_S, shown_in_time
 from bk_core.display.words import counted
 from bk_core.protocol.ledger.metadata import LedgerState
 

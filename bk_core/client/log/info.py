@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Self
 
 from bk_core.client.log.live_writers import LiveWriter
-from bk_core.client.log.showing import shown_in_time
 from bk_core.client.log.tables import columns_told
+from bk_core.client.showing import shown_in_time
 from bk_core.display.words import counted
 from bk_core.errors import LogSchemaError
 from bk_core.protocol.log.position import Position

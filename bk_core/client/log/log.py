@@ -19,10 +19,10 @@ from bk_core.client.log.live_writers import ALIVE, GONE, foremost, live_writers
 from bk_core.client.log.picture import Unit
 from bk_core.client.log.reader import LogReader
 from bk_core.client.log.settings import LogChanges, properties_of
-from bk_core.client.log.showing import shown_in_time
 from bk_core.client.log.tables import EARLIEST, LATEST, Compression, Place, WrittenRows, tables
 from bk_core.client.log.verify import LogVerification, verify_log
 from bk_core.client.log.writer import OUTSTANDING_BYTES_MAX, LogWriter
+from bk_core.client.showing import shown_in_time
 from bk_core.display.moments import moment
 from bk_core.errors import InvalidArgumentError, LogWriterAliveError
 from bk_core.protocol.log.exclusive import Insisted

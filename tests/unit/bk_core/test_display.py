@@ -19,10 +19,9 @@ from bk_core.bookie.local_cluster import LocalCluster
 from bk_core.cli import ledgers as ledger_commands
 from bk_core.cli import logs as log_commands
 from bk_core.cli.output import say_table
-from bk_core.client import BookKeeper
+from bk_core.client import BookKeeper, showing
 from bk_core.client.exploring.ledgers import SHOWN_ROWS
 from bk_core.client.files.upkeep import FileGcReport
-from bk_core.client.log import showing
 from bk_core.client.log.check import LogCheck, LogProblem
 from bk_core.client.log.info import LogInfo, Segments
 from bk_core.client.log.janitor import GcReport

@@ -256,7 +256,7 @@ def test_a_notebook_waits_for_no_big_or_dead_cluster(client: BookKeeper, store: 
     monkeypatch.setattr(exploring, "SHOWN_WITHIN_S", 0.0)  # as if the time were over after the first ledger
     assert "only the first 1 ledger were" in client.ledgers(bookie="nobody:1")._repr_html_()
     monkeypatch.undo()
-    monkeypatch.setattr("bk_core.client.log.showing.SHOWN_S", 0.05)
+    monkeypatch.setattr("bk_core.client.showing.SHOWN_S", 0.05)
     store.answers.clear()
     try:
         assert "did not answer" in client.ledgers()._repr_html_()

@@ -1,4 +1,4 @@
-"""Shows a log in a notebook within a short time, also where the cluster does not answer."""
+"""Shows what a cluster has in a notebook within a short time, also where the cluster does not answer."""
 
 from __future__ import annotations
 
