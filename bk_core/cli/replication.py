@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import click
@@ -207,15 +207,7 @@ def repair(
     with connected(uri, protocol) as client, watched() as show:
         chosen = _chosen(client, ledger_id, everything)
         _note_disabled(client, as_json)
-        for one in chosen:
-            try:
-                report = client.repair_ledger(one, on_progress=show, **options)
-            except NoSuchLedgerError:  # deleted since it was listed
-                if not everything:
-                    raise
-                from bk_core.client.repair.report import RepairReport
-
-                report = RepairReport(one, deleted=True)
+        for report in _repaired(client, chosen, everything, {**options, "on_progress": show}):
             looked_at += 1
             changed += report.changed
             entries, size = entries + report.entries_copied, size + report.bytes_copied
@@ -232,6 +224,19 @@ def repair(
             f"({rounded_size(size)}) copied, {incomplete:,} not fully repaired"
         )
     return 1 if incomplete else 0
+
+
+def _repaired(client: BookKeeper, ledger_ids: Iterable[int], everything: bool, options: dict[str, Any]) -> Iterator[RepairReport]:
+    from bk_core.client.repair.report import RepairReport
+
+    for ledger_id in ledger_ids:
+        try:
+            report = client.repair_ledger(ledger_id, **options)
+        except NoSuchLedgerError:  # deleted since it was listed
+            if not everything:
+                raise
+            report = RepairReport(ledger_id, deleted=True)
+        yield report
 
 
 def _note_disabled(client: BookKeeper, as_json: bool) -> None:
