@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import pickle
@@ -512,7 +513,7 @@ def shown_secrets(tree: ast.AST) -> Iterator[str]:
 
 def test_no_value_shows_a_secret() -> None:
     """A ``repr`` gets into tracebacks, logs and the output of notebooks."""
-    found = [f"{module_name(path)}.{what}" for path in modules() for what in shown_secrets(ast.parse(path.read_text()))]
+    found = [f"{module_name(path)}.{what}" for path in modules() for what in shown_secrets(ast.parse(text_of(path)))]
     assert not found, "give the field repr=False, or the class a __repr__ of its own: " + ", ".join(found)
 
 
