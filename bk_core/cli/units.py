@@ -39,10 +39,7 @@ class _Amount(click.ParamType[int]):
             return value
         if self._optional and str(value).lower() in _NEVER:
             return -1
-        try:
-            amount = self._parsed(str(value).strip())
-        except OverflowError:
-            self.fail(f"{brief(value)} is too large a {self.name}", param, ctx)
+        amount = self._parsed(str(value).strip())
         if amount is None:
             self.fail(f"{brief(value)} is no {self.name} such as {self.examples}" + (", or none" if self._optional else ""), param, ctx)
         return amount

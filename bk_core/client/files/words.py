@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
+from bk_core.arguments import brief
 from bk_core.errors import BkError, FileStoreTakenOverError, LogTakenOverError, WrongPasswordError, insisting
 from bk_core.protocol.log.names import FILES_PREFIX
 
@@ -50,7 +51,7 @@ def of_checkpoint(error: BkError, name: str, *, password: bytes, password_given_
     given = list(_texts(error.context))
     for known, word in (
         (f"file store {name!r}", f"checkpoint {name!r}"),
-        (f"file store name {name!r}", f"checkpoint name {name!r}"),
+        (f"file store name {brief(name)}", f"checkpoint name {brief(name)}"),
         (f"log {f'{FILES_PREFIX}{name}'!r}", f"the log of checkpoint {name!r}"),
     ):
         if not any(known in text for text in given):
