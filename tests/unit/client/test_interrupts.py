@@ -38,6 +38,8 @@ from bk_core.protocol.limits import Limits
 from bk_core.protocol.log.segments import LogProperties
 
 SEED = int(os.environ.get("BK_SEED") or random.SystemRandom().randrange(1_000_000))
+PATIENT = Limits(explicit_lac_ns=5_000_000, add_timeout_ns=120_000_000_000, read_timeout_ns=120_000_000_000)
+"""No request is given up because the machine is busy; and none that an interrupt has lost is made good by its timeout."""
 POINTS_MAX = 20_000  # of one call; more than there can be
 
 
@@ -47,7 +49,7 @@ class Struck(KeyboardInterrupt):
 
 @pytest.fixture
 def client(uri: str) -> Iterator[bk_core.BookKeeper]:
-    with bk_core.connect(uri, limits=Limits(explicit_lac_ns=5_000_000), operation_timeout_s=20) as bk:
+    with bk_core.connect(uri, limits=PATIENT, operation_timeout_s=60) as bk:
         yield bk
 
 
