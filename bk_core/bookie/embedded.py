@@ -18,10 +18,11 @@ from typing import TypeVar
 
 from bk_core.background import Worker
 from bk_core.bookie.collector import Collector, CollectorOptions
+from bk_core.bookie.disk import DISK_RESERVE_BYTES
 from bk_core.bookie.door import Door
 from bk_core.bookie.guard import ClusterGuard
 from bk_core.bookie.identity import Standing, begin_anew, examine, kept_address, sign, write_durably
-from bk_core.bookie.loop import DISK_RESERVE_BYTES, BookieServer
+from bk_core.bookie.loop import BookieServer
 from bk_core.bookie.private import FILE_MODE, make_private
 from bk_core.bookie.refill import Refill, mark_losses
 from bk_core.bookie.replicas import ReplicaReader

@@ -1,53 +1,39 @@
-"""One selector loop around the bookie's machine: all connections, all changes of the storage, all answers."""
+"""One selector loop around the bookie's machine: all connections, all changes of the storage, all answers.
+
+The parts of the loop are classes that inherit from one another: the disk (``disk.py``), the peers (``peers.py``), and here what comes on
+connections and what becomes of it.
+"""
 
 from __future__ import annotations
 
-import errno
-import logging
-import resource
 import selectors
 import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from bk_core.bookie import standby
 from bk_core.bookie.connection import RECEIVE_BYTES, Connection, Tag, make_room, rest_of_frame
-from bk_core.bookie.counting import Traffic
+from bk_core.bookie.disk import DISK_RESERVE_BYTES, HOUSEKEEPING_S
 from bk_core.bookie.door import Door
-from bk_core.bookie.storage import LmdbBookieStorage
-from bk_core.errors import BookieIOError, InvalidArgumentError, RemoteProtocolError
+from bk_core.bookie.peers import Peers
+from bk_core.errors import RemoteProtocolError
 from bk_core.metrics.bookie import ServerCounts
-from bk_core.net.tls_socket import TlsSocket
-from bk_core.protocol.bookie import BookieMachine, Effect, Persist, PersistMany, Reply, ReplyAfterSync, WakeLater, io_error
-from bk_core.protocol.bookie.admission import ConnectionLimits, Quiet, overdue, to_make_room
+from bk_core.protocol.bookie import Effect, Persist, PersistMany, Reply, ReplyAfterSync, WakeLater, io_error
+from bk_core.protocol.bookie.admission import ConnectionLimits
 from bk_core.protocol.bookie.gate import Gate, Then
 from bk_core.protocol.bookie.listing import EntryListing
-from bk_core.protocol.bookie.room import RESERVE_BYTES, DiskLook, free_bytes, judge_room
 from bk_core.protocol.bookie.runs import AddsAnswer, RequestedAdds, RequestedReads
 from bk_core.protocol.bookie.stream import Answer, Unit
 from bk_core.protocol.wire.messages import BatchReadResponse, EntryListRequest, ReadResponse, Response
 
-log = logging.getLogger("bk_core.bookie")
-
 READ_PIECE_BYTES = 1 << 20  # of a run of reads at a time
-SEND_BUFFERS_MAX = 256  # below IOV_MAX
 UNSENT_BYTES_MAX = 8 << 20  # per connection; above this, its requests wait until the peer reads
 UNSENT_ALL_BYTES_MAX = 256 << 20  # of all connections; above this, the requests of each that has not read everything wait
 UNCOMMITTED_BYTES_MAX = 96 << 20  # above this, all requests wait for the database
-DISK_RESERVE_BYTES = RESERVE_BYTES  # see judge_room
-HOUSEKEEPING_S = 1.0
 STOP_TIMEOUT_S = 5.0
-ACCEPT_PAUSE_S = 1.0  # after the process or the machine ran out of descriptors
-TELL_AGAIN_S = 60.0  # the same trouble with new connections is logged once in this time
-
-_RESERVED_DESCRIPTORS = 64  # for files, the metadata store, other bookies
-# errors of accept that say nothing about the next connection
-_THAT_PEER = frozenset((errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.EINTR))
 
 _T = TypeVar("_T")
 
@@ -62,7 +48,7 @@ class _Clock:
         return (time.monotonic_ns() + self._offset_ns) // 1_000_000
 
 
-class BookieServer:
+class BookieServer(Peers):
     """Serves connections around one machine and its storage. ``run`` blocks; ``stop``, ``submit`` and ``call`` may be used from
     any thread."""
 
@@ -76,42 +62,17 @@ class BookieServer:
         counts: ServerCounts | None = None,
         door: Door | None = None,
     ) -> None:
-        self._listener = listener
-        self._door = door
-        self._more: set[Connection] = set()  # connections with bytes that are decrypted already, which no selector knows of
         self._completions: deque[tuple[int, BaseException | None]] = deque()
         self._commands: deque[Callable[[], None]] = deque()
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
-        self.counts = counts or ServerCounts()
-        self._traffic = Traffic(self.counts)
-        self.storage = LmdbBookieStorage(directory, self._commit_completed, counts=self.counts)
-        self.machine = BookieMachine(self.storage)
-        self.on_read_only: Callable[[bool], None] = lambda read_only: None
-        self._disk_reserve_bytes = self.storage.reserve_bytes = disk_reserve_bytes
-        self._accept_until = 0  # a bound on the storage's accepted bytes (BKE-8)
-        self._look_again = True  # something was written since the last look at the disk
-        self._scarce = False
-        self._commit_failed = False
-        self._foreign = False
+        super().__init__(listener, directory, disk_reserve_bytes, limits or ConnectionLimits(), counts or ServerCounts(), door)
         self._clock = _Clock()
-        self._selector = selectors.DefaultSelector()
-        self._limits = _within_descriptors(limits or ConnectionLimits())
-        self._accepting = False
-        self._accept_at = 0.0
-        self._told_at = -TELL_AGAIN_S
-        self._unsent_bytes = 0  # of all connections
-        self._connections: set[Connection] = set()
-        self._listing: deque[Connection] = deque()  # connections whose next unit is a list of entries under way
-        self._blocked: set[Connection] = set()  # connections whose requests wait for room
-        self._dirty: set[Connection] = set()  # connections with something to send
         self._receive_buffer = bytearray(RECEIVE_BYTES)
         self._waiting: deque[tuple[int, Tag, Response | AddsAnswer]] = deque()  # answers that wait for a commit, oldest first
         self._sync_wanted = False
-        self._housekeeping_at = 0.0
         self._stopping = False
-        self._free_bytes = 0  # at the last look at the disk
         self._read_gauges()
 
     def _read_gauges(self) -> None:
@@ -235,134 +196,7 @@ class BookieServer:
         if not self._accepting and not self._stopping and now >= self._accept_at:
             self._listen()
 
-    def check_disk(self) -> None:
-        """Decide how much may be accepted until the next look (B-11, BKE-3, BKE-8, BKE-9). Called on the loop, or before it runs."""
-        self._look_again = False
-        accepted = self.storage.accepted_bytes
-        try:
-            look = self.storage.look()
-        except BookieIOError as error:
-            log.debug("%s", error)
-            look = DiskLook(0)
-        self._free_bytes = free_bytes(look, self._disk_reserve_bytes)
-        room = judge_room(look, self._disk_reserve_bytes)
-        self._accept_until = accepted + room.accept_bytes
-        self.machine.accept_recovery_adds = room.recovery_adds and not self._commit_failed
-        self.machine.fence_unknown = room.fence_unknown
-        if room.scarce or self._scarce:
-            self._scarce = room.scarce
-            self.storage.be_scarce(room.scarce)
-        told = standby.is_told(self.storage.directory.parent)
-        self._set_read_only(self._reason(look, told) if self._commit_failed or self._foreign or room.read_only or told else None)
-
-    def _reason(self, look: DiskLook, told: bool) -> str:
-        if self._commit_failed:
-            return f"what it accepted cannot be written, which is tried again every {HOUSEKEEPING_S:g} s"
-        if self._foreign:
-            return "the metadata store holds another cluster"
-        if told:
-            return "an operator has made it so (bk bookie read-only)"
-        return (
-            f"{free_bytes(look, self._disk_reserve_bytes) >> 20} MiB are free on the disk of {self.storage.directory}, and "
-            f"{self._disk_reserve_bytes >> 20} MiB are kept for fences and recovery; delete ledgers or make room"
-        )
-
-    def _disk_has_room(self) -> bool:
-        """Return True if the disk has room; otherwise connections wait until the database has more of what was accepted (BKE-8)."""
-        if self.storage.accepted_bytes < self._accept_until:
-            return True
-        if self._look_again:
-            self.check_disk()
-        if self.storage.accepted_bytes < self._accept_until:
-            return True
-        self.storage.request_store()
-        return False
-
-    def takes_copies(self) -> bool:
-        """Return True if there is room for an entry that is restored (B-11, BKE-8). Called on the loop."""
-        return self.machine.accept_recovery_adds and self._disk_has_room()
-
-    def see_foreign(self, foreign: bool) -> None:
-        """Accept nothing new while the store holds another cluster, whose ledgers may have the ids of those that are here (BKE-1). Called
-        on the loop."""
-        if foreign != self._foreign:
-            self._foreign = foreign
-            self.check_disk()
-
-    def _set_read_only(self, reason: str | None) -> None:
-        read_only = reason is not None
-        if read_only != self.machine.read_only:
-            self.machine.read_only = read_only
-            log.warning("bookie is %s", f"read-only: {reason}" if read_only else "writable again")
-            self.on_read_only(read_only)
-
     # --- connections ----------------------------------------------------------------------------------------------
-
-    def _listen(self) -> None:
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        self._accepting = True
-
-    def _stop_listening(self) -> None:
-        if self._accepting:
-            self._selector.unregister(self._listener)
-            self._accepting = False
-
-    def _accept(self) -> None:
-        for _ in range(64):
-            try:
-                sock, address = self._listener.accept()
-            except BlockingIOError:
-                return
-            except OSError as error:
-                if error.errno in _THAT_PEER:
-                    continue
-                self._tell(f"no connection can be accepted: {error}; trying again every {ACCEPT_PAUSE_S:g} s")
-                self._accept_at = time.monotonic() + ACCEPT_PAUSE_S
-                return self._stop_listening()
-            self._admit(sock, f"{address[0]}:{address[1]}")
-
-    def _admit(self, sock: socket.socket, peer: str) -> None:
-        """Admit a connection. If there are too many, an idle one makes room, or the new one is refused (BKE-6)."""
-        if len(self._connections) >= self._limits.connections:
-            now = time.monotonic()
-            spare = to_make_room(((c, self._quiet(c, now)) for c in self._connections), self._limits)
-            self._tell(
-                f"there are {len(self._connections)} connections; idle ones make room for new ones, which are refused if there are none"
-            )
-            if spare is None:
-                sock.close()
-                return
-            self._drop(spare, None)
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # the kernel looks after peers whose machine is gone
-        try:
-            gate = None if self._door is None else self._door.gate()
-        except InvalidArgumentError as error:
-            self._tell(f"nobody is admitted: {error.args[0]}")
-            sock.close()
-            return
-        connection = Connection(sock, peer, gate)
-        self._connections.add(connection)
-        self._selector.register(sock, selectors.EVENT_READ, connection)
-        connection.events = selectors.EVENT_READ
-
-    def _tell(self, text: str) -> None:
-        """Write a line to the log, and no more such lines for a while, because its cause may repeat a thousand times a second."""
-        now = time.monotonic()
-        if now - self._told_at >= TELL_AGAIN_S:
-            self._told_at = now
-            log.warning("%s", text)
-
-    def _quiet(self, connection: Connection, now: float) -> Quiet:
-        return connection.quiet(now, blocked=connection in self._blocked or connection in self._listing)
-
-    def _give_up_overdue(self, now: float) -> None:
-        """Close overdue connections (BKE-5)."""
-        for connection in tuple(self._connections):
-            connection.note_progress(now)
-            if (reason := overdue(self._quiet(connection, now), self._limits)) is not None:
-                self._drop(connection, reason)
 
     def _serve(self, connection: Connection, mask: int) -> None:
         if connection.shaking:
@@ -460,33 +294,6 @@ class BookieServer:
         elif found.then is Then.CLOSE:
             self._drop(connection, "it is not admitted")
 
-    def _begin_tls(self, connection: Connection) -> None:
-        """Go on by TLS. Nothing of it may have come already, and the answer to the request must be on its way."""
-        assert self._door is not None and isinstance(connection.sock, socket.socket)
-        self._flush(connection)
-        if connection.inbox or connection.known or connection.outbox:
-            return self._drop(connection, "there is more behind its START_TLS")
-        try:
-            context = self._door.context()
-        except InvalidArgumentError as error:
-            return self._drop(connection, str(error.args[0]))
-        connection.sock = TlsSocket(connection.sock, context, None, lambda: self._more.add(connection), server=True)
-        connection.shaking = True
-
-    def _shake(self, connection: Connection) -> None:
-        assert connection.gate is not None and isinstance(connection.sock, TlsSocket)
-        try:
-            done = connection.sock.shake()
-        except OSError as error:
-            return self._drop(connection, f"TLS failed: {error}")
-        connection.received_at = time.monotonic()
-        if done:
-            connection.shaking = False
-            if connection.gate.secured():
-                connection.admit()
-            self._more.add(connection)  # the first request may have come with the end of the handshake
-        self._choose_events(connection)
-
     def _receive_decrypted(self) -> None:
         for connection in tuple(self._more):
             if connection not in self._blocked and connection not in self._listing:
@@ -503,47 +310,6 @@ class BookieServer:
         if self._commit_failed or (self.machine.read_only and not self.machine.accept_recovery_adds):
             return True  # there is nothing to wait for, because adds are refused
         return self.storage.uncommitted_bytes < UNCOMMITTED_BYTES_MAX and self._disk_has_room()
-
-    def _drop(self, connection: Connection, reason: str | None) -> None:
-        """Close one connection; a ``reason`` is for the log."""
-        if not connection.open:
-            return
-        if reason is not None:
-            log.warning("connection from %s closed: %s", connection.peer, reason)
-        connection.open = False
-        for tag in connection.polls:
-            self.machine.cancel(tag)
-        connection.polls.clear()
-        connection.inbox.clear()
-        connection.outbox.clear()
-        self._unsent_bytes -= connection.unsent_bytes
-        for group in (self._connections, self._blocked, self._dirty, self._more):
-            group.discard(connection)
-        if connection in self._listing:
-            self._listing.remove(connection)
-        if connection.events:
-            self._selector.unregister(connection.sock)
-            connection.events = 0
-        connection.sock.close()
-
-    def _choose_events(self, connection: Connection) -> None:
-        if not connection.open:
-            return
-        events = self._events_of(connection)
-        if events == connection.events:
-            return
-        if not events:
-            self._selector.unregister(connection.sock)
-        elif not connection.events:
-            self._selector.register(connection.sock, events, connection)
-        else:
-            self._selector.modify(connection.sock, events, connection)
-        connection.events = events
-
-    def _events_of(self, connection: Connection) -> int:
-        events = 0 if connection in self._blocked or connection in self._listing else selectors.EVENT_READ
-        behind = connection.shaking and isinstance(connection.sock, TlsSocket) and connection.sock.is_behind
-        return events | selectors.EVENT_WRITE if connection.outbox or behind else events
 
     # --- effects --------------------------------------------------------------------------------------------------
 
@@ -587,64 +353,6 @@ class BookieServer:
                 self._add_unsent(tag.connection, -_content_bytes(response))
                 tag.connection.waiting -= 1
                 self._answer(tag, response if error is None else io_error(response))
-
-    def _judge_disk(self, failure: BaseException | None) -> None:
-        if failure is not None and not self._commit_failed:
-            log.error("%s", failure)
-        if self._commit_failed != (failure is not None):
-            self._commit_failed = failure is not None
-            self._housekeeping_at = 0.0
-
-    def _answer(self, tag: Tag, response: Answer) -> None:
-        connection = tag.connection
-        connection.polls.discard(tag)
-        self._traffic.answered(response)
-        if not connection.open:
-            return
-        try:
-            parts = connection.protocol.encode_parts(response, tag.context)
-        except InvalidArgumentError as error:
-            return self._drop(connection, f"no way to say so on this connection: {error}")
-        if not connection.outbox:
-            connection.sent_at = time.monotonic()
-        connection.outbox.extend(map(memoryview, parts))
-        self._add_unsent(connection, sum(map(len, parts)))
-        self._dirty.add(connection)
-
-    def _add_unsent(self, connection: Connection, count: int) -> None:
-        connection.unsent_bytes += count
-        if connection.open:
-            self._unsent_bytes += count
-
-    def _flush_all(self) -> None:
-        dirty, self._dirty = self._dirty, set()
-        for connection in dirty:
-            self._flush(connection)
-
-    def _flush(self, connection: Connection) -> None:
-        outbox = connection.outbox
-        try:
-            while outbox:
-                head = [outbox[index] for index in range(min(len(outbox), SEND_BUFFERS_MAX))]
-                sent = connection.sock.sendmsg(head)
-                connection.sent_at = time.monotonic()
-                self._add_unsent(connection, -sent)
-                while outbox and sent >= len(outbox[0]):
-                    sent -= len(outbox.popleft())
-                if sent:
-                    outbox[0] = outbox[0][sent:]
-                    break  # the socket is full
-        except (BlockingIOError, InterruptedError):
-            pass
-        except OSError as error:
-            return self._drop(connection, f"sending failed: {error}")
-        self._choose_events(connection)
-
-
-def _within_descriptors(limits: ConnectionLimits) -> ConnectionLimits:
-    """Return limits that fit the number of descriptors that this process may have."""
-    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return limits if soft < 0 else replace(limits, connections=max(1, min(limits.connections, soft - _RESERVED_DESCRIPTORS)))
 
 
 def _content_bytes(response: Answer) -> int:

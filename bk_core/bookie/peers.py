@@ -1,0 +1,253 @@
+"""The peers of a bookie: who is let in and who is given up, which events are waited for, and what is sent."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import resource
+import selectors
+import socket
+import time
+from collections import deque
+from dataclasses import replace
+from pathlib import Path
+
+from bk_core.bookie.connection import Connection, Tag
+from bk_core.bookie.counting import Traffic
+from bk_core.bookie.disk import JudgedDisk
+from bk_core.bookie.door import Door
+from bk_core.errors import InvalidArgumentError
+from bk_core.metrics.bookie import ServerCounts
+from bk_core.net.tls_socket import TlsSocket
+from bk_core.protocol.bookie.admission import ConnectionLimits, Quiet, overdue, to_make_room
+from bk_core.protocol.bookie.stream import Answer
+
+log = logging.getLogger("bk_core.bookie")
+
+SEND_BUFFERS_MAX = 256  # below IOV_MAX
+ACCEPT_PAUSE_S = 1.0  # after the process or the machine ran out of descriptors
+TELL_AGAIN_S = 60.0  # the same trouble with new connections is logged once in this time
+
+_RESERVED_DESCRIPTORS = 64  # for files, the metadata store, other bookies
+# errors of accept that say nothing about the next connection
+_THAT_PEER = frozenset((errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.EINTR))
+
+
+class Peers(JudgedDisk):
+    """The connections of one bookie. Used on the loop, which serves what comes on them."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        directory: Path,
+        disk_reserve_bytes: int,
+        limits: ConnectionLimits,
+        counts: ServerCounts,
+        door: Door | None,
+    ) -> None:
+        super().__init__(directory, disk_reserve_bytes, counts)
+        self._listener = listener
+        self._door = door
+        self._more: set[Connection] = set()  # connections with bytes that are decrypted already, which no selector knows of
+        self._traffic = Traffic(counts)
+        self._selector = selectors.DefaultSelector()
+        self._limits = _within_descriptors(limits)
+        self._accepting = False
+        self._accept_at = 0.0
+        self._told_at = -TELL_AGAIN_S
+        self._unsent_bytes = 0  # of all connections
+        self._connections: set[Connection] = set()
+        self._listing: deque[Connection] = deque()  # connections whose next unit is a list of entries under way
+        self._blocked: set[Connection] = set()  # connections whose requests wait for room
+        self._dirty: set[Connection] = set()  # connections with something to send
+
+    # --- who is let in, and who is given up -----------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._accepting = True
+
+    def _stop_listening(self) -> None:
+        if self._accepting:
+            self._selector.unregister(self._listener)
+            self._accepting = False
+
+    def _accept(self) -> None:
+        for _ in range(64):
+            try:
+                sock, address = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in _THAT_PEER:
+                    continue
+                self._tell(f"no connection can be accepted: {error}; trying again every {ACCEPT_PAUSE_S:g} s")
+                self._accept_at = time.monotonic() + ACCEPT_PAUSE_S
+                return self._stop_listening()
+            self._admit(sock, f"{address[0]}:{address[1]}")
+
+    def _admit(self, sock: socket.socket, peer: str) -> None:
+        """Admit a connection. If there are too many, an idle one makes room, or the new one is refused (BKE-6)."""
+        if len(self._connections) >= self._limits.connections:
+            now = time.monotonic()
+            spare = to_make_room(((c, self._quiet(c, now)) for c in self._connections), self._limits)
+            self._tell(
+                f"there are {len(self._connections)} connections; idle ones make room for new ones, which are refused if there are none"
+            )
+            if spare is None:
+                sock.close()
+                return
+            self._drop(spare, None)
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # the kernel looks after peers whose machine is gone
+        try:
+            gate = None if self._door is None else self._door.gate()
+        except InvalidArgumentError as error:
+            self._tell(f"nobody is admitted: {error.args[0]}")
+            sock.close()
+            return
+        connection = Connection(sock, peer, gate)
+        self._connections.add(connection)
+        self._selector.register(sock, selectors.EVENT_READ, connection)
+        connection.events = selectors.EVENT_READ
+
+    def _tell(self, text: str) -> None:
+        """Write a line to the log, and no more such lines for a while, because its cause may repeat a thousand times a second."""
+        now = time.monotonic()
+        if now - self._told_at >= TELL_AGAIN_S:
+            self._told_at = now
+            log.warning("%s", text)
+
+    def _quiet(self, connection: Connection, now: float) -> Quiet:
+        return connection.quiet(now, blocked=connection in self._blocked or connection in self._listing)
+
+    def _give_up_overdue(self, now: float) -> None:
+        """Close overdue connections (BKE-5)."""
+        for connection in tuple(self._connections):
+            connection.note_progress(now)
+            if (reason := overdue(self._quiet(connection, now), self._limits)) is not None:
+                self._drop(connection, reason)
+
+    def _drop(self, connection: Connection, reason: str | None) -> None:
+        """Close one connection; a ``reason`` is for the log."""
+        if not connection.open:
+            return
+        if reason is not None:
+            log.warning("connection from %s closed: %s", connection.peer, reason)
+        connection.open = False
+        for tag in connection.polls:
+            self.machine.cancel(tag)
+        connection.polls.clear()
+        connection.inbox.clear()
+        connection.outbox.clear()
+        self._unsent_bytes -= connection.unsent_bytes
+        for group in (self._connections, self._blocked, self._dirty, self._more):
+            group.discard(connection)
+        if connection in self._listing:
+            self._listing.remove(connection)
+        if connection.events:
+            self._selector.unregister(connection.sock)
+            connection.events = 0
+        connection.sock.close()
+
+    # --- TLS ------------------------------------------------------------------------------------------------------
+
+    def _begin_tls(self, connection: Connection) -> None:
+        """Go on by TLS. Nothing of it may have come already, and the answer to the request must be on its way."""
+        assert self._door is not None and isinstance(connection.sock, socket.socket)
+        self._flush(connection)
+        if connection.inbox or connection.known or connection.outbox:
+            return self._drop(connection, "there is more behind its START_TLS")
+        try:
+            context = self._door.context()
+        except InvalidArgumentError as error:
+            return self._drop(connection, str(error.args[0]))
+        connection.sock = TlsSocket(connection.sock, context, None, lambda: self._more.add(connection), server=True)
+        connection.shaking = True
+
+    def _shake(self, connection: Connection) -> None:
+        assert connection.gate is not None and isinstance(connection.sock, TlsSocket)
+        try:
+            done = connection.sock.shake()
+        except OSError as error:
+            return self._drop(connection, f"TLS failed: {error}")
+        connection.received_at = time.monotonic()
+        if done:
+            connection.shaking = False
+            if connection.gate.secured():
+                connection.admit()
+            self._more.add(connection)  # the first request may have come with the end of the handshake
+        self._choose_events(connection)
+
+    # --- events, and what is sent ---------------------------------------------------------------------------------
+
+    def _choose_events(self, connection: Connection) -> None:
+        if not connection.open:
+            return
+        events = self._events_of(connection)
+        if events == connection.events:
+            return
+        if not events:
+            self._selector.unregister(connection.sock)
+        elif not connection.events:
+            self._selector.register(connection.sock, events, connection)
+        else:
+            self._selector.modify(connection.sock, events, connection)
+        connection.events = events
+
+    def _events_of(self, connection: Connection) -> int:
+        events = 0 if connection in self._blocked or connection in self._listing else selectors.EVENT_READ
+        behind = connection.shaking and isinstance(connection.sock, TlsSocket) and connection.sock.is_behind
+        return events | selectors.EVENT_WRITE if connection.outbox or behind else events
+
+    def _answer(self, tag: Tag, response: Answer) -> None:
+        connection = tag.connection
+        connection.polls.discard(tag)
+        self._traffic.answered(response)
+        if not connection.open:
+            return
+        try:
+            parts = connection.protocol.encode_parts(response, tag.context)
+        except InvalidArgumentError as error:
+            return self._drop(connection, f"no way to say so on this connection: {error}")
+        if not connection.outbox:
+            connection.sent_at = time.monotonic()
+        connection.outbox.extend(map(memoryview, parts))
+        self._add_unsent(connection, sum(map(len, parts)))
+        self._dirty.add(connection)
+
+    def _add_unsent(self, connection: Connection, count: int) -> None:
+        connection.unsent_bytes += count
+        if connection.open:
+            self._unsent_bytes += count
+
+    def _flush_all(self) -> None:
+        dirty, self._dirty = self._dirty, set()
+        for connection in dirty:
+            self._flush(connection)
+
+    def _flush(self, connection: Connection) -> None:
+        outbox = connection.outbox
+        try:
+            while outbox:
+                head = [outbox[index] for index in range(min(len(outbox), SEND_BUFFERS_MAX))]
+                sent = connection.sock.sendmsg(head)
+                connection.sent_at = time.monotonic()
+                self._add_unsent(connection, -sent)
+                while outbox and sent >= len(outbox[0]):
+                    sent -= len(outbox.popleft())
+                if sent:
+                    outbox[0] = outbox[0][sent:]
+                    break  # the socket is full
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            return self._drop(connection, f"sending failed: {error}")
+        self._choose_events(connection)
+
+
+def _within_descriptors(limits: ConnectionLimits) -> ConnectionLimits:
+    """Return limits that fit the number of descriptors that this process may have."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return limits if soft < 0 else replace(limits, connections=max(1, min(limits.connections, soft - _RESERVED_DESCRIPTORS)))
