@@ -145,6 +145,7 @@ class LogReader(StaysHere):
         self._outage = Outage(int((config.operation_timeout_s if config is not None else WAIT_S) * 1e9))
         self._fresh = False  # the list is watched, and the machine was told it since the watch was set
         self._asking = True  # bookies are asked for the LAC even if it is known
+        self._turns = 0  # how often the machine was told to look, or to go elsewhere
         counts_of(client).watch_reader(self)
 
     def __repr__(self) -> str:
@@ -192,12 +193,16 @@ class LogReader(StaysHere):
     def position(self, position: Position) -> None:
         reaching(self._client, self.name, read_log(self._client, self.name), position)
         self._rest = None
+        self._turns += 1
         self._order.go_to(position)
 
     # --- reading -------------------------------------------------------------------------------------------------------
 
     def read(self) -> Iterator[LogEntries]:
         """Yield everything there is now: closed ranges, then a live segment up to its LAC. Call it again for more.
+
+        Iterations of one reader share its ``position``: where it was set, or another iteration or ``wait`` was at work meanwhile, this one
+        goes on there.
 
         An acknowledged entry of a live segment is confirmed, and so readable, with the entry after it, or by the writer a moment later
         (``limits.explicit_lac_ns``, a fifth of a second by default); once the writer is closed everything is.
@@ -210,7 +215,7 @@ class LogReader(StaysHere):
             rest = self._now()
             while isinstance(rest, Deliver):
                 answer = yield from self._deliver(rest)
-                rest = self._run(self._tell(answer))
+                rest = self._run(self._look() if answer is None else self._tell(answer))
         finally:
             if not self._following:
                 self.close()
@@ -219,14 +224,17 @@ class LogReader(StaysHere):
         """``read``: everything there is now."""
         return self.read()
 
-    def _deliver(self, effect: Deliver) -> Generator[LogEntries, None, Delivered]:
-        """Hand the entries on. If the consumer stops, the reader goes on there the next time."""
-        segment, last = effect.segment, effect.last_entry_id
+    def _deliver(self, effect: Deliver) -> Generator[LogEntries, None, Delivered | None]:
+        """Hand the entries on. If the consumer stops, the reader goes on there the next time. None: the machine has gone on elsewhere
+        meanwhile, and expects no answer."""
+        segment, last, turns = effect.segment, effect.last_entry_id, self._turns
         self._rest = None
         try:
             for run in self._handle.read_runs(effect.first_entry_id, last, unchecked_bound=not segment.live):
                 self._order.passed(run.first_entry_id + run.count - 1)
                 yield LogEntries(segment, run.first_entry_id, run.count, run.values, run.offsets)
+                if self._turns != turns:
+                    return None
         except NoSuchEntryError:
             if not (self._handle.is_closed and self._handle.last_add_confirmed < last):
                 raise
@@ -252,6 +260,7 @@ class LogReader(StaysHere):
         return not (self._watching and self._fresh) or self._changed.is_set()
 
     def _look(self) -> list[LogEffect]:
+        self._turns += 1
         return self._noted(self._order.look(time.monotonic_ns(), list_changed=self._list_may_have_changed))
 
     def _tell(self, event: LogAnswer | TimerFired) -> list[LogEffect]:

@@ -364,6 +364,42 @@ def test_a_position_is_set_within_the_log(client: bk_core.BookKeeper) -> None:
     assert payloads(reader) == [b"b"]
 
 
+def in_segments(client: bk_core.BookKeeper, count: int) -> list[bytes]:
+    for number in range(count):
+        with LogWriter.open(client, "a") as writer:
+            writer.append(b"%d" % number)
+    return [b"%d" % number for number in range(count)]
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_a_position_that_is_set_in_the_midst_holds(client: bk_core.BookKeeper, follows: bool) -> None:
+    written = in_segments(client, 4)
+    with LogReader(client, "a") as reader:
+        seen: list[bytes] = []
+        for run in reader.follow() if follows else reader.read():
+            seen += run.payloads()
+            if len(seen) == 1:
+                reader.position = Position(2)  # forwards
+            elif len(seen) == 3:
+                reader.position = Position(0)  # and back
+            if len(seen) == 7:
+                break
+    assert seen == [written[0], *written[2:], *written]
+
+
+def test_iterations_of_one_reader_share_its_position(client: bk_core.BookKeeper) -> None:
+    """Whatever is asked of the reader in the midst of an iteration, no run is lost and none comes twice."""
+    written = in_segments(client, 6)
+    with LogReader(client, "a") as reader:
+        one, other = reader.read(), reader.read()
+        seen = [payload for parts in (one, other, one) for payload in next(parts).payloads()]
+        assert reader.wait(1)
+        seen += next(other).payloads()
+        seen += payloads(reader)
+        assert seen == written
+        assert next(one, None) is None and next(other, None) is None and not reader.wait(0)
+
+
 def test_the_row_of_a_position_in_a_raw_log_passes_its_entry_by(client: bk_core.BookKeeper) -> None:
     """In a live segment and in a closed one, where a reader starts and where its position is set."""
     with LogWriter.open(client, "a") as writer:
