@@ -355,7 +355,7 @@ def test_what_gc_says_of_orphans(world: World, capsys: pytest.CaptureFixture[str
     uri = world.uri("ledgers")
     status, out, _ = bk(capsys, uri, "log", "gc")
     assert status == 0 and f"ledger {first} of log web, which is gone: left; --delete-orphans deletes it\n" in out
-    assert f"ledger {unknown.ledger_id} of log old, which is gone from this log root (the ledger tells none): left" in out
+    assert f"ledger {unknown.ledger_id} of log old, which is gone from this log root (the ledger names none): left" in out
     status, out, _ = bk(capsys, uri, "log", "gc", "--delete-orphans", "known", "--json")
     said = [json.loads(line) for line in out.splitlines()]
     assert [(line["orphan"], line["deleted"]) for line in said if "orphan" in line] == [
@@ -364,7 +364,7 @@ def test_what_gc_says_of_orphans(world: World, capsys: pytest.CaptureFixture[str
     ]
     assert bk(capsys, uri, "log", "gc", "web", "--delete-orphans", "all")[0] == 2
     status, out, _ = bk(capsys, uri, "log", "gc", "--delete-orphans", "all")
-    assert status == 0 and "(the ledger tells none): deleted" in out and list(client.list_ledgers()) == []
+    assert status == 0 and "(the ledger names none): deleted" in out and list(client.list_ledgers()) == []
 
 
 def test_what_adopt_says(world: World, capsys: pytest.CaptureFixture[str]) -> None:
