@@ -291,8 +291,8 @@ def test_a_listing_whose_revision_is_compacted_away_begins_again(etcd: EtcdProce
         store.write_cookie(f"bk{number:04}:3181", b"", None)
     call, pages = store._link.call, []
 
-    def compacting(method: str, request: object, timeout_s: float, path: str = "") -> object:
-        answer = call(method, request, timeout_s, path)
+    def compacting(method: str, request: object, timeout_s: float, path: str = "", **named: bool) -> object:
+        answer = call(method, request, timeout_s, path, **named)
         if path.endswith("/cookies"):
             pages.append(path)
             if len(pages) == 1:
