@@ -38,7 +38,7 @@ def test_a_number_is_not_drawn_where_the_cluster_is_gone(manager: str, first: in
 
 
 def test_a_node_that_no_bookie_can_have_is_no_cookie() -> None:
-    """What somebody else left there would be an argument of ours that is wrong, and the doctor would look at nothing."""
+    """A node that somebody else left there is passed over: taken for a bookie's id, it would end the doctor with BK-ARGUMENT."""
     tree = Tree(lambda: 1)
     tree.make_cluster("/ledgers", "one")
     for path in ("/ledgers/cookies", "/ledgers/cookies/10.0.0.1:3181", "/ledgers/cookies/a b"):

@@ -327,7 +327,7 @@ def test_an_attempt_that_ended_meanwhile_takes_nothing_from_its_files() -> None:
 
 
 def test_a_bookie_that_answers_without_an_end_holds_up_nobody_else() -> None:
-    """What it says means nothing, and there is always more of it. The reactor has other bookies to serve."""
+    """The bookie sends answers that mean nothing, and always more of them. The reactor has other bookies to serve."""
     answers = codec_v2.frame(codec_v3.encode_response(BookieInfoResponse(9_999, Status.UNAUTHORIZED))) * 1000
 
     def serve(peer: socket.socket) -> None:

@@ -26,8 +26,8 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def uri(uri: str) -> Iterator[str]:
-    """What a test has left open is closed while its cluster is there: without bookies, an owner that has a data ledger to drop waits for
-    half a minute."""
+    """The URI of a cluster. File stores that a test has left open are closed while the cluster is there: without bookies, an owner that
+    has a data ledger to drop waits for half a minute."""
     yield uri
     for connection in list(connections._connections.values()):
         connection.close()
