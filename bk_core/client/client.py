@@ -647,9 +647,10 @@ class BookKeeper(LooksInside, StaysHere):
     def __del__(self) -> None:
         if getattr(self, "_closed", True) or is_ending() or self._shared.is_ended or not self._home.is_here:
             return
+        close_began = self._shared.is_over  # asked first: the thread below may be done before the next line
         with suppress(RuntimeError):  # at the very end of a process no more threads are started
             start_aside(partial(_end_dropped, self._shared, self._store), "bookkeeper-dropped")
-        if self._shared.is_over:
+        if close_began:
             return  # its close was interrupted, and nothing could go on with it
         warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
 

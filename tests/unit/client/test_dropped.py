@@ -212,6 +212,19 @@ def test_clients(how: str) -> None:
     )
 
 
+def test_the_thread_that_ends_a_client_is_faster() -> None:
+    """A dropped client tells that it was not closed, also when it has ended before the finalizer goes on."""
+    run(
+        """
+        from bk_core.client import client
+        client.start_aside = lambda run, name: run()
+        bk = bk_core.connect(uri)
+        del bk
+        assert said["unclosed <BookKeeper"] == 1, said
+        """
+    )
+
+
 def test_what_is_closed_says_nothing() -> None:
     run(
         """
