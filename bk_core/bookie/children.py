@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -97,6 +98,20 @@ def accepts_connections(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
+def end(process: subprocess.Popen[bytes], number: signal.Signals, timeout_s: float) -> None:
+    """Send the signal, and SIGKILL after ``timeout_s`` seconds or when the wait is interrupted. Return when the process is gone."""
+    process.send_signal(number)
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    except BaseException:  # an interrupt, and nobody may come back to stop the process
+        process.kill()
+        process.wait()
+        raise
+
+
 class Child:
     """A child process. Its error output (and its output, unless ``stdout`` is a file or a descriptor for that) is appended to ``log``."""
 
@@ -126,14 +141,8 @@ class Child:
         self._process.wait()
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Stop the process with SIGTERM, and with SIGKILL after ``timeout_s`` seconds."""
-        if self.running:
-            self._process.terminate()
-            try:
-                self._process.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-        self._process.wait()
+        """Stop the process with SIGTERM, and with SIGKILL after ``timeout_s`` seconds or when the wait is interrupted."""
+        end(self._process, signal.SIGTERM, timeout_s)
 
     def wait_until(self, ready: Callable[[], bool], timeout_s: float) -> None:
         """Poll ``ready``. Raises BookieUnavailableError with the end of the log if the process ends first, and OperationTimeoutError."""

@@ -16,12 +16,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import logging
 import os
 import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Literal, Protocol, TypeAlias, get_args
@@ -48,6 +49,7 @@ _EMBEDDED = "embedded"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _ADVICE = "make room there, or name another directory"
 _START_TIMEOUT_S = 60.0
+_log = logging.getLogger("bk_core.bookie")
 _Progress = Callable[[str], None]
 Metadata: TypeAlias = Literal["zookeeper", "etcd"]
 
@@ -261,12 +263,26 @@ class LocalCluster:
             return False
 
     def _stop_bookies(self) -> None:
+        """Stop them all, even if one fails or the caller is interrupted, in which case the others are killed."""
+        interrupt: BaseException | None = None
         for bookie in self._bookies:
-            with suppress(Exception):  # the others are stopped even if one fails
-                bookie.stop()
+            try:
+                if interrupt is None:
+                    bookie.stop()
+                else:
+                    bookie.kill()
+            except Exception as error:
+                _log.debug("bookie %s did not stop well: %s", bookie.bookie_id, error)
+            except BaseException as error:
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
 
     def close(self) -> None:
-        """Stop everything. The data stays, unless no directory was given. It has no effect in a forked child, whose cluster it is not."""
+        """Stop everything. The data stays, unless no directory was given. An interrupt (Ctrl-C) kills what has not stopped yet.
+
+        The call has no effect in a forked child, whose cluster it is not.
+        """
         if not self._closed and self._home.is_here:
             self._closed = True
             self._resources.close()

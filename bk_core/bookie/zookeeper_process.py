@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from bk_core.bookie.children import spawn
+from bk_core.bookie.children import end, spawn
 from bk_core.bookie.ports import listens
 from bk_core.bookie.private import make_directory
 from bk_core.errors import ZooKeeperProcessError
@@ -159,14 +159,8 @@ class ZooKeeperProcess:
 
     def _end(self, number: signal.Signals) -> None:
         process, self._process = self._process, None
-        if process is None:
-            return
-        process.send_signal(number)
-        try:
-            process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if process is not None:
+            end(process, number, _STOP_TIMEOUT_S)
 
     def _log_tail(self) -> str:
         try:

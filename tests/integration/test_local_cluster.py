@@ -156,6 +156,33 @@ def test_children_die_with_a_killed_parent(tmp_path: Path) -> None:
         time.sleep(0.05)
 
 
+def test_an_interrupt_while_it_closes_leaves_no_process(tmp_path: Path) -> None:
+    """Ctrl-C kills what has not stopped yet, and whoever goes on in the same process may start a cluster there again."""
+    program = (
+        "from bk_core.bookie.local_cluster import local_cluster\n"
+        f"cluster = local_cluster(3, {str(tmp_path)!r}); print(*map(cluster.pid, range(3)), flush=True); input()\n"
+        "try:\n    cluster.close()\nexcept KeyboardInterrupt:\n    cluster.close(); print('interrupted', flush=True)\n"
+        f"with local_cluster(3, {str(tmp_path)!r}) as cluster: print(*map(cluster.pid, range(3)), flush=True)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        bookies = [int(pid) for pid in parent.stdout.readline().split()]
+        os.kill(bookies[0], signal.SIGSTOP)
+        parent.stdin.write("\n")
+        parent.stdin.flush()
+        status = Path(f"/proc/{bookies[0]}/status")
+        deadline = time.monotonic() + 20
+        while not int(status.read_text().split("ShdPnd:")[1].split()[0], 16) >> signal.SIGTERM - 1 & 1:
+            assert time.monotonic() < deadline, "the bookie was not asked to stop"
+            time.sleep(0.01)
+        parent.send_signal(signal.SIGINT)
+        assert parent.stdout.readline() == "interrupted\n"
+        assert not any(Path(f"/proc/{pid}").exists() for pid in bookies)
+        assert len(parent.stdout.readline().split()) == 3
+    assert parent.returncode == 0
+
+
 def test_child_that_ends_at_once_shows_its_log(tmp_path: Path) -> None:
     child = Child("bookie x", [sys.executable, "-c", "raise SystemExit('no such cluster')"], tmp_path / "bookie.log")
     with pytest.raises(BookieUnavailableError, match=r"(?s)bookie x ended with status 1.*no such cluster"):
