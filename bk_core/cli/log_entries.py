@@ -20,7 +20,7 @@ from bk_core.cli.output import check_raw, cluster_options, connected, password_o
 from bk_core.cli.progress import RateColumn, progress_bar
 from bk_core.cli.unread import ended_unread
 from bk_core.display.words import counted, preview, rounded_size
-from bk_core.errors import LogFormatError, NoSuchLogError, NoSuchLogRootError
+from bk_core.errors import LogFormatError, NoSuchLogError, NoSuchLogRootError, OperationTimeoutError
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
@@ -58,10 +58,10 @@ def append(name: str, take_over: bool, take_over_queries: bool, password: str, u
         with _told_for_lines(name):
             opened = LogWriter.open(client, name, password=secret, take_over=take_over, take_over_queries=take_over_queries)
         with opened as writer:
-            sent = _Sent()
+            sent = _Sent(writer, client.config.operation_timeout_s)
             with _watched() as show:
                 for lines in _lines(sys.stdin.buffer):
-                    sent.send(writer, lines)
+                    sent.send(lines)
                     show(sent)
                 sent.wait_for(0)
     first, last = sent.first, sent.last
@@ -98,28 +98,44 @@ def _place(position: Position | None) -> dict[str, int] | None:
 
 
 class _Sent:
-    """Sends lines to a log, some runs at a time, and counts them. ``first`` and ``last`` are the ends of what was acknowledged."""
+    """Sends lines to a log, some runs at a time, and counts them. ``first`` and ``last`` are the ends of what was acknowledged.
 
-    def __init__(self) -> None:
+    Raises OperationTimeoutError when no run is acknowledged for ``timeout_s`` seconds.
+    """
+
+    def __init__(self, writer: LogWriter, timeout_s: float) -> None:
+        self._writer, self._timeout_s = writer, timeout_s
         self.entries = 0
         self.bytes = 0
         self.first: LogSpan | None = None
         self.last: LogSpan | None = None
         self._futures: deque[Future[tuple[LogSpan, ...]]] = deque()
 
-    def send(self, writer: LogWriter, lines: list[bytes]) -> None:
+    def send(self, lines: list[bytes]) -> None:
         offsets = array("q", [0])
         for line in lines:
             offsets.append(offsets[-1] + len(line))
-        self._futures.append(writer.append_run_future(b"".join(lines), offsets))
+        self._futures.append(self._writer.append_run_future(b"".join(lines), offsets))
         self.entries += len(lines)
         self.bytes += offsets[-1]
         self.wait_for(_RUNS_MAX)
 
     def wait_for(self, left: int) -> None:
         while len(self._futures) > left:
-            spans = self._futures.popleft().result()
+            spans = self._outcome(self._futures.popleft())
             self.first, self.last = self.first or spans[0], spans[-1]
+
+    def _outcome(self, run: Future[tuple[LogSpan, ...]]) -> tuple[LogSpan, ...]:
+        try:
+            return run.result(self._timeout_s)
+        except TimeoutError:
+            if run.done():
+                raise
+            log, last, problem = self._writer.name, self.last, self._writer.problem
+            known = "none was before" if last is None else f"the last acknowledged entry is {last.seq}:{last.last_entry_id}"
+            why = f": {problem}" if problem else ""
+            message = f"log {log!r}: no line was acknowledged for {self._timeout_s:g} s ({known}; later lines may be in the log){why}"
+            raise OperationTimeoutError(message, log=log) from problem
 
 
 @contextmanager

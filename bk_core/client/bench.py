@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from bk_core.client.operations import wait
 from bk_core.errors import BkError, InvalidArgumentError, NoSuchLedgerError
 from bk_core.protocol.ledger.metadata import DigestName, DigestType
 from bk_core.protocol.ledger.quorums import check_sizes
@@ -121,7 +122,7 @@ def bench(client: BookKeeper, plan: BenchPlan, on_done: OnDone | None = None) ->
     with _ledger(client, plan) as writer:
         yield _add_latency(writer, plan, partial(tell, ADD_LATENCY))
     with _ledger(client, plan) as writer:
-        yield _add_throughput(writer, plan, partial(tell, ADD_THROUGHPUT))
+        yield _add_throughput(writer, plan, partial(tell, ADD_THROUGHPUT), client.config.operation_timeout_s)
         writer.close()
         with client.open_ledger(writer.ledger_id) as reader:
             yield _read_throughput(reader, plan, partial(tell, READ_THROUGHPUT))
@@ -189,7 +190,7 @@ def _add_latency(writer: WriteHandle, plan: BenchPlan, tell: Callable[[float], N
     return Measured(ADD_LATENCY, entries, entries * plan.entry_bytes, until.seconds, times)
 
 
-def _add_throughput(writer: WriteHandle, plan: BenchPlan, tell: Callable[[float], None]) -> Measured:
+def _add_throughput(writer: WriteHandle, plan: BenchPlan, tell: Callable[[float], None], timeout_s: float) -> Measured:
     run = plan.run_entries
     payloads, offsets = _payload(plan, run), array("q", range(0, plan.entry_bytes * run + 1, plan.entry_bytes or 1))
     if not plan.entry_bytes:
@@ -201,16 +202,19 @@ def _add_throughput(writer: WriteHandle, plan: BenchPlan, tell: Callable[[float]
     def done(begun: int, _: Future[Any]) -> None:
         times.add(time.monotonic_ns() - begun)
 
+    def next_outcome() -> None:
+        wait(waiting.popleft(), timeout_s, f"append to ledger {writer.ledger_id}")
+
     while until.goes_on(sent):
         while len(waiting) * run + run > plan.in_flight:
-            waiting.popleft().result()
+            next_outcome()
         begun = time.monotonic_ns()
         future = writer.append_run_future(payloads, offsets)
         future.add_done_callback(partial(done, begun))
         waiting.append(future)
         sent += run
     while waiting:
-        waiting.popleft().result()
+        next_outcome()
     return Measured(ADD_THROUGHPUT, sent, sent * plan.entry_bytes, until.seconds, times)
 
 

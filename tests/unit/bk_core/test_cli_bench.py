@@ -66,9 +66,9 @@ def test_an_interrupt_leaves_no_ledger(
     }[phase]
     real = getattr(bench, measure)
 
-    def interrupted(handle: Any, plan: BenchPlan, tell: Any) -> Any:
+    def interrupted(*arguments: Any) -> Any:
         os.kill(os.getpid(), number)
-        return real(handle, plan, tell)
+        return real(*arguments)
 
     monkeypatch.setattr(type(client), "create_ledger", noted)
     monkeypatch.setattr(bench, measure, interrupted)

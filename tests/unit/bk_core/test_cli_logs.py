@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,6 +44,7 @@ class Bk:
         self._capsys = capsys
         self._monkeypatch = monkeypatch
         self.out = self.err = ""
+        self.bookies: list[EmbeddedBookie] = []
 
     def __call__(self, *arguments: str, status: int = 0, stdin: bytes = b"") -> str:
         self._monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(stdin), isatty=lambda: False))
@@ -63,7 +65,9 @@ def bk(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
     store.initialize_cluster()
     bookies = [EmbeddedBookie(tmp_path / str(i), "127.0.0.1", 0, store).start() for i in range(3)]
     monkeypatch.setenv(output.URI_VARIABLE, uri)
-    yield Bk(uri, capsys, monkeypatch)
+    bk = Bk(uri, capsys, monkeypatch)
+    bk.bookies = bookies
+    yield bk
     for bookie in bookies:
         bookie.close()
     store.close()
@@ -268,6 +272,23 @@ def test_lines_are_written_as_they_come(bk: Bk, client: bk_core.BookKeeper, monk
         janitor.delete_log(client, "a")
         assert following.result(60) == 1
     assert [value["bytes"] for value in said] == [1, 10] * 3
+
+
+def test_lines_that_no_bookie_takes_end_in_an_error(bk: Bk, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    create_log(client, "a", LogProperties(entry_format="raw"))
+    monkeypatch.setattr("bk_core.client.connect", partial(bk_core.connect, operation_timeout_s=1.0))
+
+    appended = LogWriter.append_run_future
+
+    def and_end(*arguments: Any) -> Any:
+        for bookie in bk.bookies:
+            bookie.close()
+        return appended(*arguments)
+
+    monkeypatch.setattr(LogWriter, "append_run_future", and_end)
+    bk("append", "a", status=1, stdin=b"one\n")
+    assert "BK-TIMEOUT" in bk.err
+    assert "log 'a': no line was acknowledged for 1 s (none was before; later lines may be in the log)" in bk.err
 
 
 def test_segments(bk: Bk, client: bk_core.BookKeeper) -> None:
