@@ -10,8 +10,9 @@ import os
 import time
 from array import array
 from collections import OrderedDict, deque
+from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,13 +105,14 @@ class TaskLedgers:
         """Hand over a run. Blocks while more than ``maxInFlightBytes`` are unacknowledged; that is the back-pressure Spark feels."""
         rest: PackedEntries | None = run
         while rest is not None:
-            ledger = self._ledger(log, log_id, properties)
-            piece, rest = _cut(rest, self._room(ledger))
-            try:
-                future = ledger.handle.append_run_future(piece.payloads, piece.offsets)
-            except BkError:
-                self._broken.add(ledger.ledger_id)
-                raise
+            with _named(log):
+                ledger = self._ledger(log, log_id, properties)
+                piece, rest = _cut(rest, self._room(ledger))
+                try:
+                    future = ledger.handle.append_run_future(piece.payloads, piece.offsets)
+                except BkError:
+                    self._broken.add(ledger.ledger_id)
+                    raise
             ledger.bytes += piece.bytes
             ledger.entries += piece.count
             self._in_flight.append(_InFlight(future, log, ledger.ledger_id, piece.count, piece.rows, piece.bytes, piece.rows_per_entry))
@@ -147,14 +149,15 @@ class TaskLedgers:
     def _settle_oldest(self) -> None:
         sent = self._in_flight.popleft()
         self._in_flight_bytes -= sent.bytes
-        try:
-            last = sent.future.result(0 if sent.ledger_id in self._broken else ACK_TIMEOUT_S)
-        except BaseException as error:
-            self._broken.add(sent.ledger_id)
-            if isinstance(error, TimeoutError) and not isinstance(error, BkError):
-                what = f"ledger {sent.ledger_id}: {sent.count} entries stayed unacknowledged for {ACK_TIMEOUT_S:.0f} s"
-                raise OperationTimeoutError(what, ledger=sent.ledger_id) from None
-            raise
+        with _named(sent.log):
+            try:
+                last = sent.future.result(0 if sent.ledger_id in self._broken else ACK_TIMEOUT_S)
+            except BaseException as error:
+                self._broken.add(sent.ledger_id)
+                if isinstance(error, TimeoutError) and not isinstance(error, BkError):
+                    what = f"ledger {sent.ledger_id}: {sent.count} entries stayed unacknowledged for {ACK_TIMEOUT_S:.0f} s"
+                    raise OperationTimeoutError(what, ledger=sent.ledger_id) from None
+                raise
         first = last - sent.count + 1
         found = SegmentRange(sent.ledger_id, first, last, sent.rows, sent.bytes, sent.rows_per_entry)
         note_range(self._of(sent.log).ranges, found)
@@ -218,6 +221,19 @@ class TaskLedgers:
         _drop(ledger)
         if _close(ledger, forced=forced):
             self._of(ledger.log).closed.append(ledger.ledger_id)
+
+
+@contextmanager
+def _named(log: str) -> Iterator[None]:
+    """Have an error of one of its ledgers name the log, too: who writes rows to a log knows nothing of its ledgers."""
+    try:
+        yield
+    except BkError as error:
+        if "log" in error.context or repr(log) in error.args[0]:
+            raise
+        told = error.retold(f"log {log!r}: {error.args[0]}")
+        told.context["log"] = log
+        raise told from error.__cause__
 
 
 def _drop(ledger: DataLedger) -> None:

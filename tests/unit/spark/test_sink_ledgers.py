@@ -281,8 +281,10 @@ def test_a_ledger_that_was_fenced_fails_one_task_and_is_dropped(world: Any) -> N
     """Whatever befell the ledger, the next attempt begins another one."""
     world.create("a")
     world.write([1], log="a")
-    world.client.recover_ledger(*world.ledgers()).close()
-    with pytest.raises(bk_core.BkError):
+    (ledger,) = world.ledgers()
+    world.client.recover_ledger(ledger).close()
+    with pytest.raises(bk_core.BkError, match=f"log 'a': .*ledger {ledger}") as failed:
         world.write([2], log="a")
+    assert failed.value.context["log"] == "a"
     world.write([2], log="a")
     assert world.rows("a") == [1, 2] and len(data_ledgers._kept) == 1
