@@ -412,11 +412,11 @@ class BookKeeper(LooksInside, StaysHere):
 
         return Ledgers(self, Wanted().with_filters(filters), limit, progress)
 
-    @checked(most=POSITIVE)
-    def trace(self, name: str = "client", *, most: int = 10_000) -> AbstractContextManager[Trace]:
+    @checked(limit=POSITIVE)
+    def trace(self, name: str = "client", *, limit: int = 10_000) -> AbstractContextManager[Trace]:
         """Record the messages of this client with bookies and the metadata store while a ``with`` block runs, and yield their Trace.
 
-        ``name`` is what the client is called there. ``most`` is how many messages are recorded at most; memory holds them all. Payloads
+        ``name`` is what the client is called there. ``limit`` is how many messages are recorded at most; memory holds them all. Payloads
         are not recorded.
 
         >>> with client.trace() as trace:
@@ -425,7 +425,7 @@ class BookKeeper(LooksInside, StaysHere):
         """
         from bk_core.client.exploring.recorder import recording
 
-        return recording(self._session, name, most)
+        return recording(self._session, name, limit)
 
     def list_ledgers(self) -> Iterator[int]:
         """Yield the ids of all ledgers, ascending. They are read as they are asked for."""

@@ -62,10 +62,10 @@ class Ledgers(LazyTable):
         """
         return Ledgers(self._client, self._wanted.with_filters(filters, predicate), self._limit, self._progress)
 
-    @checked(most=COUNT)
-    def limit(self, most: int) -> Ledgers:
-        """Return the table of the first ``most`` of the ledgers. No further ones are read."""
-        return Ledgers(self._client, self._wanted, most if self._limit is None else min(most, self._limit), self._progress)
+    @checked(limit=COUNT)
+    def limit(self, limit: int) -> Ledgers:
+        """Return the table of the first ``limit`` of the ledgers. No further ones are read."""
+        return Ledgers(self._client, self._wanted, limit if self._limit is None else min(limit, self._limit), self._progress)
 
     def __iter__(self) -> Iterator[Ledger]:
         """Yield the ledgers. One that is deleted meanwhile is left out. Raises MetadataUnavailableError, NoSuchLogError (``listed_by``)."""
@@ -84,10 +84,10 @@ class Ledgers(LazyTable):
     def _rows(self) -> Iterator[dict[str, Any]]:
         return map(ledger_row, self)
 
-    @checked(most=POSITIVE)
-    def head(self, most: int = 10) -> list[Ledger]:
-        """Return the first ``most`` ledgers."""
-        return list(self.limit(most))
+    @checked(limit=POSITIVE)
+    def head(self, limit: int = 10) -> list[Ledger]:
+        """Return the first ``limit`` ledgers."""
+        return list(self.limit(limit))
 
     def count(self) -> int:
         """Return how many ledgers there are. Where ids alone decide, no metadata is read."""

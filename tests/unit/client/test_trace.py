@@ -87,7 +87,7 @@ def test_nothing_is_recorded_but_within_the_block(clients: tuple[BookKeeper, Boo
     client, _ = clients
     with client.create_ledger() as ledger:
         ledger.append(b"before")
-        with client.trace(most=2) as trace:
+        with client.trace(limit=2) as trace:
             ledger.append(b"within")
         ledger.append(b"after")
     assert len(trace.messages) == 2 and trace.left_out == 1 and "1 not recorded" in repr(trace)
