@@ -191,7 +191,7 @@ def repair(
     metadata stores none.
 
     --json: ledger, complete, moved (firstEntryId, position, from, to, entries), filledIn (firstEntryId, position, bookie, entries),
-    recovered, sealed, lockedBy, openTailLost (bookies), problems, entriesCopied, bytesCopied.
+    recovered, sealed, lockedBy, deleted, openTailLost (bookies), problems, entriesCopied, bytesCopied.
     """
     options = {
         "full": full,

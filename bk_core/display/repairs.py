@@ -151,6 +151,7 @@ def repair_facts(report: RepairReport) -> dict[str, Any]:
         "recovered": report.recovered,
         "sealed": report.sealed,
         "lockedBy": report.locked_by,
+        "deleted": report.deleted,
         "openTailLost": list(report.open_tail_lost),
         "problems": report.problems,
         "entriesCopied": report.entries_copied,

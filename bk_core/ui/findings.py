@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bk_core.display.ledgers import UNREADABLE
+from bk_core.display.ledgers import DOWN, UNREADABLE, bookie_states
 from bk_core.display.words import counted
 from bk_core.ui.watching import Watcher
 
@@ -27,12 +27,12 @@ def findings(watcher: Watcher, marked: int | None) -> Iterator[Finding]:
     sight = watcher.sight
     if sight is None:
         return
-    registered = {*sight.bookies.writable, *sight.bookies.readonly}
-    down = [one for one in sight.cookies if one not in registered]
+    states = bookie_states(sight.bookies.writable, sight.bookies.readonly, sight.cookies)
+    down = [bookie for bookie, state in states.items() if state == DOWN]
     if down:
         named = ", ".join(down[:NAMED]) + (", ..." if len(down) > NAMED else "")
         said = f"{counted(len(down), 'bookie')} {'is' if len(down) == 1 else 'are'} down: {named}"
-        yield Finding("bad", said, "start it again, or `bk bookie decommission ID --delete-cookie` if it is gone for good")
+        yield Finding("bad", said, "start it again with its data; if it is gone for good, `bk bookie decommission ID --delete-cookie`")
     if sight.bookies.readonly:
         said = f"{counted(len(sight.bookies.readonly), 'bookie')} read-only: {', '.join(sight.bookies.readonly[:NAMED])}"
         yield Finding("watch", said, "look at its disks: trim logs, or add room")
