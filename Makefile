@@ -163,10 +163,11 @@ MINUTES ?= 30
 BOOKIES ?= 4
 INTERRUPTS ?= 1000
 
-## real clusters under faults (tests/soak). MINUTES, BOOKIES, SEED; EMBEDDED=1; APACHE=4.14.7, PROTOCOL=v3
+## real clusters under faults (tests/soak). MINUTES, BOOKIES, SEED; EMBEDDED=1; APACHE=4.14.7, PROTOCOL=v3; METADATA=etcd
 soak: setup
 	@$(ENV) $(BIN)/python -m tests.soak --minutes $(MINUTES) --bookies $(BOOKIES) $(if $(SEED),--seed $(SEED)) \
-	  $(if $(EMBEDDED),--embedded) $(if $(APACHE),--apache $(APACHE)) $(if $(PROTOCOL),--protocol $(PROTOCOL))
+	  $(if $(EMBEDDED),--embedded) $(if $(APACHE),--apache $(APACHE)) $(if $(PROTOCOL),--protocol $(PROTOCOL)) \
+	  $(if $(METADATA),--metadata $(METADATA))
 
 ## SIGINT at random moments of every blocking call, on a quick cluster and on a slow one. INTERRUPTS, SEED
 interrupts: setup

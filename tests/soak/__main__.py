@@ -10,8 +10,9 @@ import tempfile
 from pathlib import Path
 
 from bk_core.bookie import apache
-from tests.soak.faults import FAULTS
+from tests.soak.faults import FAULTS, FAULTS_ON_ETCD
 from tests.soak.run import Plan, soak
+from tests.soak.stores import STORES
 
 
 def main() -> int:
@@ -21,6 +22,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--embedded", action="store_true", help="embedded bookies instead of Apache's")
     parser.add_argument("--apache", default=apache.DEFAULT_VERSION, metavar="VERSION")
+    parser.add_argument("--metadata", choices=tuple(STORES), default="zookeeper", help="etcd: three servers, and embedded bookies")
     parser.add_argument("--protocol", choices=("v2", "v3"), default="v2")
     parser.add_argument("--no-java", action="store_true", help="without Apache's Java client beside ours")
     parser.add_argument("--no-faults", action="store_true")
@@ -30,8 +32,9 @@ def main() -> int:
     directory = options.directory or Path(tempfile.mkdtemp(prefix="bk-soak-"))
     directory.mkdir(parents=True, exist_ok=True)
     logging.basicConfig(filename=directory / "client.log", level=logging.INFO, format="%(asctime)s %(threadName)s %(name)s %(message)s")
-    version = None if options.embedded else options.apache
-    print(f"seed {seed}, {version or 'embedded'} bookies, {options.minutes:g} minutes; history in {directory}", flush=True)
+    version = None if options.embedded or options.metadata == "etcd" else options.apache
+    what = f"{version or 'embedded'} bookies on {options.metadata}, {options.minutes:g} minutes"
+    print(f"seed {seed}, {what}; history in {directory}", flush=True)
     plan = Plan(
         seconds=options.minutes * 60,
         seed=seed,
@@ -39,7 +42,8 @@ def main() -> int:
         version=version,
         protocol=options.protocol,
         java=not options.no_java and version is not None,
-        faults=() if options.no_faults else FAULTS,
+        faults=() if options.no_faults else FAULTS_ON_ETCD if options.metadata == "etcd" else FAULTS,
+        metadata=options.metadata,
     )
     report = soak(plan, directory, lambda line: print(line, flush=True))
     print(report.text(), flush=True)

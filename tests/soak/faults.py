@@ -21,11 +21,14 @@ from bk_core.bookie.children import Child
 from bk_core.client import BookKeeper
 from bk_core.errors import BkError, BookieUnavailableError
 from tests.network.proxy import IN, OUT, Link
-from tests.soak.cluster import SESSION_S, ZOOKEEPER, SoakCluster
+from tests.soak.cluster import SoakCluster
 from tests.soak.history import Follower, Op, Recorder
+from tests.soak.stores import SESSION_S, EtcdServers
 from tests.soak.workload import Board
 
-PROCESS_FAULTS = ("bookie_kill", "bookie_pause", "bookie_expiry", "zookeeper_kill", "writer_kill")
+BOOKIE_FAULTS = ("bookie_kill", "bookie_pause", "bookie_expiry", "writer_kill")
+ETCD_FAULTS = ("etcd_kill", "etcd_kill_all", "etcd_pause", "etcd_leader_moved")
+PROCESS_FAULTS = (*BOOKIE_FAULTS, "zookeeper_kill", *ETCD_FAULTS)
 LINK_FAULTS = (
     "link_cut",
     "link_refuse",
@@ -34,10 +37,11 @@ LINK_FAULTS = (
     "link_silent_out",
     "link_silent_in",
     "link_silent_both",
-    "zookeeper_cut",
+    "store_cut",
     "client_expiry",
 )
-FAULTS = PROCESS_FAULTS + LINK_FAULTS
+FAULTS = (*BOOKIE_FAULTS, "zookeeper_kill", *LINK_FAULTS)
+FAULTS_ON_ETCD = (*BOOKIE_FAULTS, *ETCD_FAULTS, *LINK_FAULTS)
 WRITERS = ("author", "child", "duelist", "leader")
 _ACTOR = "faults"
 _ROOT = Path(__file__).parents[2]
@@ -68,7 +72,7 @@ class Writers:
             "path": str(path),
             "seed": self._rng.getrandbits(32),
             "protocol": self._protocol,
-            "zookeeper_port": self._cluster.zookeeper_link("child").listen_port,
+            "uri": self._cluster.uri_through("child"),
             "ports": {bookie: link.listen_port for bookie, link in self._cluster.bookie_links("child").items()},
         }
         command = [sys.executable, "-m", "tests.soak.writer_process", json.dumps(options)]
@@ -198,13 +202,53 @@ class Injector:
 
     def _zookeeper_kill(self, rng: random.Random) -> None:
         with self._recorder.during(_ACTOR, "fault", fault="zookeeper_kill"):
-            self._cluster.zookeeper.kill()
+            self._cluster.store.kill()
             self._hold(rng.uniform(0, 1))
-            self._cluster.zookeeper.start()
-            self._hold(SESSION_S)  # a bookie that was not back in time loses its session only now
-            self._revive()
-            for index in range(len(self._cluster.bookies.bookie_ids)):
-                self._wait_registered(index)
+            self._cluster.store.start()
+            self._await_bookies()
+
+    def _await_bookies(self) -> None:
+        self._hold(SESSION_S)  # a bookie that was not back in time loses its session only now
+        self._revive()
+        for index in range(len(self._cluster.bookies.bookie_ids)):
+            self._wait_registered(index)
+
+    @property
+    def _etcd(self) -> EtcdServers:
+        assert isinstance(self._cluster.store, EtcdServers)
+        return self._cluster.store
+
+    def _etcd_kill(self, rng: random.Random) -> None:
+        """One of three, often the leader: the others go on."""
+        with self._recorder.during(_ACTOR, "fault", fault="etcd_kill"):
+            server = self._etcd.one(rng)
+            server.kill()
+            self._hold(rng.uniform(0, SESSION_S))
+            server.start()
+
+    def _etcd_kill_all(self, rng: random.Random) -> None:
+        with self._recorder.during(_ACTOR, "fault", fault="etcd_kill_all"):
+            self._etcd.kill_all()
+            self._hold(rng.uniform(0, 1))
+            self._etcd.start_all()
+            self._await_bookies()
+
+    def _etcd_pause(self, rng: random.Random) -> None:
+        """SIGSTOP of one of three, so that its connections stay and say nothing."""
+        with self._recorder.during(_ACTOR, "fault", fault="etcd_pause"):
+            pid = self._etcd.one(rng).pid
+            assert pid is not None
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                self._hold(rng.uniform(0.3, SESSION_S + 1.5))
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            self._await_bookies()
+
+    def _etcd_leader_moved(self, rng: random.Random) -> None:
+        with self._recorder.during(_ACTOR, "fault", fault="etcd_leader_moved") as value:
+            value["moved"] = self._etcd.move_leader()
+            self._hold(rng.uniform(0, 1))
 
     def _writer_kill(self, rng: random.Random) -> None:
         with self._recorder.during(_ACTOR, "fault", fault="writer_kill") as value:
@@ -216,7 +260,7 @@ class Injector:
         for attempt in range(_RESTARTS_MAX):
             try:
                 return self._cluster.bookies.restart(index)
-            except BookieUnavailableError:  # ended while it started, e.g. because ZooKeeper was slow
+            except BookieUnavailableError:  # ended while it started, e.g. because the metadata store was slow
                 if attempt == _RESTARTS_MAX - 1:
                     raise
         return None
@@ -247,15 +291,12 @@ class Injector:
 
     def _bookie_link(self, rng: random.Random) -> Link:
         """Mostly one of a writer: that is where a fault has consequences."""
-        links = [link for link in self._cluster.proxy.links if link.target != ZOOKEEPER]
+        links = [link for link in self._cluster.proxy.links if not self._cluster.is_to_store(link)]
         writers = [link for link in links if link.owner.startswith(WRITERS)]
         return rng.choice(writers if writers and rng.random() < 0.6 else links)
 
     def _on_link(self, kind: str, link: Link, harm: Callable[[], None], seconds: float, cut_after: bool = False) -> None:
-        with self._recorder.during(_ACTOR, "fault", fault=kind, link=str(link), seconds=seconds, cut_after=cut_after):
-            harm()
-            self._hold(seconds)
-            self._cluster.proxy.heal(link, cut=cut_after)
+        self._on_links(kind, [link], lambda _link: harm(), seconds, cut_after)
 
     def _link_cut(self, rng: random.Random) -> None:
         link = self._bookie_link(rng)
@@ -288,15 +329,25 @@ class Injector:
         harm = lambda: self._cluster.proxy.silence(link, *directions)  # noqa: E731
         self._on_link(kind, link, harm, rng.uniform(1, 8), cut_after=rng.random() < 0.5)
 
-    def _zookeeper_link(self, rng: random.Random) -> Link:
-        return rng.choice([link for link in self._cluster.proxy.links if link.target == ZOOKEEPER])
+    def _store_links(self, rng: random.Random) -> list[Link]:
+        """Those of one client."""
+        links = [link for link in self._cluster.proxy.links if self._cluster.is_to_store(link)]
+        owner = rng.choice(sorted({link.owner for link in links}))
+        return [link for link in links if link.owner == owner]
 
-    def _zookeeper_cut(self, rng: random.Random) -> None:
-        """The session goes on over another connection."""
-        link = self._zookeeper_link(rng)
-        self._on_link("zookeeper_cut", link, lambda: self._cluster.proxy.cut(link), 0.1)
+    def _on_links(self, kind: str, links: list[Link], harm: Callable[[Link], None], seconds: float, cut_after: bool = False) -> None:
+        with self._recorder.during(_ACTOR, "fault", fault=kind, link=str(links[0]), seconds=seconds, cut_after=cut_after):
+            for link in links:
+                harm(link)
+            self._hold(seconds)
+            for link in links:
+                self._cluster.proxy.heal(link, cut=cut_after)
+
+    def _store_cut(self, rng: random.Random) -> None:
+        """The session goes on over other connections."""
+        self._on_links("store_cut", self._store_links(rng), self._cluster.proxy.cut, 0.1)
 
     def _client_expiry(self, rng: random.Random) -> None:
-        """Silence until the server has ended the client's session."""
-        link = self._zookeeper_link(rng)
-        self._on_link("client_expiry", link, lambda: self._cluster.proxy.silence(link, OUT, IN), SESSION_S + 1.5, cut_after=True)
+        """Silence until the store has ended the client's session."""
+        silence = lambda link: self._cluster.proxy.silence(link, OUT, IN)  # noqa: E731
+        self._on_links("client_expiry", self._store_links(rng), silence, SESSION_S + 1.5, cut_after=True)

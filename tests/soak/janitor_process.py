@@ -10,12 +10,20 @@ import json
 import sys
 import threading
 import time
+from types import SimpleNamespace
+
+import grpc._channel
 
 _real_time = time.time
 
 
 def wrong_clock(skew_s: float) -> None:
-    """Have ``time.time`` of this process run ``skew_s`` seconds ahead of the host's clock."""
+    """Have ``time.time`` of this process run ``skew_s`` seconds ahead of the host's clock.
+
+    gRPC is left out: its Python counts deadlines by ``time.time`` for a core that looks at the host's clock, and on a host whose clock is
+    wrong both of them are.
+    """
+    grpc._channel.time = SimpleNamespace(**vars(time))
     time.time = lambda: _real_time() + skew_s
 
 
@@ -25,10 +33,19 @@ def main(options: dict[str, object]) -> None:
     wrong_clock(skew_s)  # before the product is imported
     import bk_core
     from bk_core.client.log.janitor import apply_retention, gc_log
-    from bk_core.errors import BkError
+    from bk_core.errors import BkError, MetadataUnavailableError
 
     never = threading.Event()
-    with bk_core.connect(str(options["uri"]), operation_timeout_s=40.0, await_store=True) as client:
+
+    def connected() -> bk_core.BookKeeper:
+        """A client, made anew while the store is away for longer than one waits for it."""
+        while True:
+            try:
+                return bk_core.connect(str(options["uri"]), operation_timeout_s=40.0, await_store=True)
+            except MetadataUnavailableError as error:
+                print(error, flush=True)
+
+    with connected() as client:
         while True:
             for log in logs:
                 try:

@@ -49,6 +49,7 @@ class Plan:
     """``version``: an Apache release, None for embedded bookies. ``seconds``: from the first operation until faults are healed.
 
     ``java``: with Apache's client beside ours (of the bookies' release, 4.18.0 for embedded ones); ``others``: with all other actors.
+    ``metadata``: where it is kept, "zookeeper" or "etcd".
     ``complete``: go on for up to a minute until each kind of fault has happened; a machine under load may need it.
     """
 
@@ -61,6 +62,7 @@ class Plan:
     others: bool = True
     faults: tuple[str, ...] = FAULTS
     complete: bool = False
+    metadata: str = "zookeeper"
 
 
 @dataclass
@@ -106,7 +108,7 @@ def soak(plan: Plan, directory: Path, say: Callable[[str], None] = lambda _line:
     """Run a plan in an empty directory, which keeps the history."""
     report = Report(plan)
     started = time.monotonic()
-    with SoakCluster(directory, plan.bookies, plan.version) as cluster:
+    with SoakCluster(directory, plan.bookies, plan.version, plan.metadata) as cluster:
         report.took["start"] = time.monotonic() - started
         run = _Soak(plan, cluster, report, say)
         try:
@@ -264,7 +266,7 @@ class _Soak:
                 self._report.operations[op.kind, op.outcome] += 1
                 if op.error:
                     self._report.errors[op.kind, op.error] += 1
-        self._report.facts.update(facts(ops))
+        self._report.facts.update(facts(ops) | self._cluster.store.facts())
         for actor in self._actors:
             if isinstance(actor, Duelist):
                 self._report.duels.update(actor.counts)

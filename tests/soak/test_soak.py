@@ -24,7 +24,7 @@ from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import LedgerState
 from tests.network.proxy import IN, OUT, Link, Proxy
 from tests.soak.cluster import ThroughProxy
-from tests.soak.faults import FAULTS, LINK_FAULTS
+from tests.soak.faults import FAULTS, FAULTS_ON_ETCD, LINK_FAULTS
 from tests.soak.history import Follower, Recorder, digest, digests, load, split
 from tests.soak.run import Plan, Report, missing_faults, soak
 from tests.soak.workload import payload
@@ -227,6 +227,17 @@ def test_all_faults_on_apache_bookies(tmp_path: Path) -> None:
     assert not missing_faults(report)
     assert report.facts["entries_acknowledged"] > 1000
     assert report.facts["log_entries_acknowledged"] > 100
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.deep
+def test_three_etcds_and_embedded_bookies_under_every_fault(tmp_path: Path) -> None:
+    report = _run(Plan(45, SEED, version=None, metadata="etcd", faults=FAULTS_ON_ETCD, complete=True), tmp_path)
+    assert report.good, report.text()
+    assert not missing_faults(report)
+    assert report.facts["entries_acknowledged"] > 1000
+    assert report.facts["compactions"] > 10
 
 
 @pytest.mark.slow

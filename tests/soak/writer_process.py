@@ -16,10 +16,10 @@ from tests.soak.workload import Author, Board
 
 
 def main(options: dict[str, object]) -> None:
-    zookeeper_port, ports, seed = options["zookeeper_port"], options["ports"], options["seed"]
-    assert isinstance(zookeeper_port, int) and isinstance(ports, dict) and isinstance(seed, int)
+    ports, seed = options["ports"], options["seed"]
+    assert isinstance(ports, dict) and isinstance(seed, int)
     recorder = Recorder(str(options["path"]), f"{options['name']}:")
-    with connect_through(zookeeper_port, ports, str(options["protocol"]), SETTINGS["child"]) as client:
+    with connect_through(str(options["uri"]), ports, str(options["protocol"]), SETTINGS["child"]) as client:
         author = Author(str(options["name"]), client, recorder, random.Random(seed), threading.Event())
         author.board = Board()
         author.run()
