@@ -60,6 +60,9 @@ if TYPE_CHECKING:
     from bk_core.client.log.tracing import EntryTrace as EntryTrace
     from bk_core.client.log.verify import LogVerification as LogVerification
     from bk_core.client.log.writer import LogWriter as LogWriter
+    from bk_core.client.repair.autorecovery import AutoRecovery as AutoRecovery
+    from bk_core.client.repair.autorecovery import AutoRecoveryOptions as AutoRecoveryOptions
+    from bk_core.client.repair.autorecovery import RecoveryEvent as RecoveryEvent
     from bk_core.client.repair.report import DecommissionReport as DecommissionReport
     from bk_core.client.repair.report import LedgerReport as LedgerReport
     from bk_core.client.repair.report import RepairReport as RepairReport
@@ -94,6 +97,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AuthExchange": "bk_core.protocol.link.auth_exchange",
+    "AutoRecovery": "bk_core.client.repair.autorecovery",
+    "AutoRecoveryOptions": "bk_core.client.repair.autorecovery",
     "BatchTrace": "bk_core.client.log.tracing",
     "BkError": "bk_core.errors",
     "BookKeeper": "bk_core.client",
@@ -138,6 +143,7 @@ _HOMES = {
     "ReadHandle": "bk_core.client",
     "ReadMode": "bk_core.protocol.ledger.read.options",
     "ReadOptions": "bk_core.protocol.ledger.read.options",
+    "RecoveryEvent": "bk_core.client.repair.autorecovery",
     "RepairReport": "bk_core.client.repair.report",
     "ReplicaDiff": "bk_core.client.diff",
     "SecretFile": "bk_core.secrets",

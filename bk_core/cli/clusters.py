@@ -77,7 +77,7 @@ def info(uri: str, protocol: str, as_json: bool) -> None:
 @click.option("--marks", is_flag=True, help="Also list the ledgers that are marked as under-replicated, with their lost bookies.")
 @cluster_options
 def autorecovery(switch: str, marks: bool, uri: str, protocol: str, as_json: bool) -> None:
-    """Switch the auto-recovery of Apache's bookies on or off for the whole cluster, or show how it stands.
+    """Switch auto-recovery on or off for the whole cluster, Apache's and `bk autorecovery`, or show how it stands.
 
     Switch it off while bookies restart one after the other: else the auditor copies what comes back. `bk ledger repair` works either way.
 
@@ -98,7 +98,7 @@ def autorecovery(switch: str, marks: bool, uri: str, protocol: str, as_json: boo
         rows = [(str(mark.ledger_id), "  ".join(mark.replicas), when(mark.created_ms), holder) for mark, holder in listed]
         say_table(["#ledger", "lost bookies", "marked (UTC)", "being copied by"], rows)
         click.echo(counted(len(listed), "marked ledger"))
-    runs = "no bookie runs it" if auditor is None else f"auditor {auditor}"
+    runs = "nobody runs it" if auditor is None else f"auditor {auditor}"
     click.echo(f"auto-recovery is {'on' if told else 'off'}{' now' if changed else ''}; {runs}")
 
 

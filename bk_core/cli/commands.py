@@ -10,6 +10,7 @@ from click.shell_completion import get_completion_class
 
 import bk_core
 from bk_core.cli import statuses
+from bk_core.cli.autorecovery import autorecovery
 from bk_core.cli.bench import bench
 from bk_core.cli.bookies import bookie
 from bk_core.cli.checkpoints import checkpoint
@@ -74,7 +75,7 @@ for _one in (check, repair, xray, copy_ledger, export_ledger, import_ledger):
     ledger.add_command(_one)
 for _one in (export_log, import_log, verify_log):
     log.add_command(_one)
-for _one in (cluster, ledger, bookie, log, query, checkpoint, bench, top, trace, local, live_page, completion):
+for _one in (cluster, ledger, bookie, log, query, checkpoint, autorecovery, bench, top, trace, local, live_page, completion):
     cli.add_command(_one)
 
 

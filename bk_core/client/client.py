@@ -55,6 +55,7 @@ if TYPE_CHECKING:  # at run time when it is wanted: half of what this module cos
     from bk_core.client.exploring.trace import Trace
     from bk_core.client.log.log import Log
     from bk_core.client.log.settings import LogSettings
+    from bk_core.client.repair.autorecovery import AutoRecovery, AutoRecoveryOptions, RecoveryEvent
     from bk_core.client.repair.report import DecommissionReport, LedgerReport, OnProgress, RepairReport, RepairSettings
 
 log = logging.getLogger("bk_core.client")
@@ -554,6 +555,31 @@ class BookKeeper(LooksInside, StaysHere):
         from bk_core.client.repair.report import repair_options
 
         return replication.repair_ledger(self, ledger_id, repair_options(options))
+
+    def auto_recovery(
+        self,
+        options: AutoRecoveryOptions | None = None,
+        *,
+        audits: bool = True,
+        repairs: bool = True,
+        on_event: Callable[[RecoveryEvent], object] | None = None,
+        **repair: Unpack[RepairSettings],
+    ) -> AutoRecovery:
+        """Return a re-replication that runs by itself on threads of its own, from ``start`` to ``close``, or in a ``with`` block.
+
+        ``options`` are the settings. ``audits`` and ``repairs`` choose the parts: to mark what lost bookies had, and to repair what is
+        marked. ``on_event`` is called on those threads with each RecoveryEvent. ``repair`` are fields of RepairOptions by name. Raises
+        InvalidArgumentError.
+
+        >>> with client.auto_recovery(AutoRecoveryOptions(workers=4)):
+        ...     stopped.wait()
+
+        Rules: RR-16, RR-17, RR-18.
+        """
+        from bk_core.client.repair.autorecovery import AutoRecovery
+        from bk_core.client.repair.report import repair_options
+
+        return AutoRecovery(self, options, audits=audits, repairs=repairs, repair=repair_options(repair), on_event=on_event)
 
     @checked(wait_s=SECONDS)
     def decommission_bookie(

@@ -5,6 +5,7 @@
     disable                                exists: Apache's auto-recovery is switched off
     auditorelection/V_%010d                ephemeral, sequential: a vote; the bookie of the first one is the auditor
     lostBookieRecoveryDelay                seconds that the auditor waits before it marks what a lost bookie had
+    checkallledgersctime                   when the auditor last looked at all ledgers
 
 A lock only keeps replicators and bookies' garbage collectors from each other's way; the guard of the metadata is compare-and-set.
 """
@@ -23,6 +24,8 @@ from bk_core.protocol.ledger.metadata import BookieId
 NAME = "underreplication"
 LEDGERS, LOCKS, DISABLE = f"{NAME}/ledgers", f"{NAME}/locks", f"{NAME}/disable"
 VOTES, DELAY = f"{NAME}/auditorelection", f"{NAME}/lostBookieRecoveryDelay"
+CHECKED = f"{NAME}/checkallledgersctime"
+VOTE = "V_"  # and ten digits
 LEVELS = 4  # directories of four hexadecimal digits above a mark
 
 _LEVEL = re.compile(r"[0-9a-f]{4}")
@@ -49,6 +52,15 @@ class ReplicationLock(Protocol):
         """True while this process holds the lock; a lost session loses it."""
 
     def release(self) -> None: ...
+
+
+class Candidate(Protocol):
+    """One who wants to be the auditor. The vote goes with the session that cast it, and is cast anew by the next question."""
+
+    def is_elected(self) -> bool:
+        """Return True while this candidate is the auditor of the cluster."""
+
+    def withdraw(self) -> None: ...
 
 
 class UnderreplicationStore(Protocol):
@@ -80,8 +92,18 @@ class UnderreplicationStore(Protocol):
     def auditor(self) -> str | None:
         """Return the name of the elected auditor, who marks ledgers; None if no auto-recovery runs."""
 
+    def candidate(self, owner: str) -> Candidate:
+        """Return a candidate for the auditor. Nothing is written before it is asked if it is elected. ``owner`` is a name for people to
+        read."""
+
     def recovery_delay_s(self) -> int | None:
         """Return the seconds that an auditor waits for a lost bookie; None where nobody has set them, which is 0."""
+
+    def checked_ms(self) -> int | None:
+        """Return the time at which an auditor last looked at all ledgers, in milliseconds since 1970; None if none ever did."""
+
+    def note_checked(self, now_ms: int) -> None:
+        """Store that an auditor has looked at all ledgers."""
 
 
 # --- paths and text -----------------------------------------------------------------------------------------------------
@@ -147,6 +169,29 @@ def decode_lock(data: bytes) -> str:
     return _unescaped(match[2]) if match and match[1] == "bookieId" else text
 
 
+def vote_number(name: str) -> int | None:
+    """Return the number of a vote, by which votes are ordered; None for another name."""
+    digits = name.removeprefix(VOTE)
+    return int(digits) if digits != name and digits.isascii() and digits.isdigit() else None
+
+
+def encode_time(ms: int) -> bytes:
+    """Return a message of protobuf with the one field 1, int64, in binary format."""
+    data, rest = bytearray(b"\x08"), ms
+    while rest >= 0x80:
+        data.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    data.append(rest)
+    return bytes(data)
+
+
+def decode_time(data: bytes) -> int | None:
+    """Return what ``encode_time`` was given; None for other bytes, because no decision hangs on them but when to look next."""
+    if not 2 <= len(data) <= 10 or data[0] != 0x08 or data[-1] >= 0x80:
+        return None
+    return sum((byte & 0x7F) << 7 * at for at, byte in enumerate(data[1:]))
+
+
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
@@ -168,6 +213,7 @@ class MemoryUnderreplication:
     def __init__(self, state: MemoryUnderreplicationState) -> None:
         self._state = state
         self._mine: set[int] = set()
+        self._votes: list[_MemoryCandidate] = []
 
     def mark_of(self, ledger_id: int) -> Mark | None:
         with self._state.guard:
@@ -212,10 +258,32 @@ class MemoryUnderreplication:
         return changed
 
     def auditor(self) -> str | None:
-        return None
+        with self._state.guard:
+            return self._state.votes[0].owner if self._state.votes else None
+
+    def candidate(self, owner: str) -> Candidate:
+        return _MemoryCandidate(self, owner)
+
+    def stands_first(self, candidate: _MemoryCandidate) -> bool:
+        with self._state.guard:
+            if candidate not in self._state.votes:
+                self._state.votes.append(candidate)
+                self._votes.append(candidate)
+            return self._state.votes[0] is candidate
+
+    def withdraw(self, candidate: _MemoryCandidate) -> None:
+        with self._state.guard:
+            if candidate in self._state.votes:
+                self._state.votes.remove(candidate)
 
     def recovery_delay_s(self) -> int | None:
         return None
+
+    def checked_ms(self) -> int | None:
+        return self._state.checked_ms
+
+    def note_checked(self, now_ms: int) -> None:
+        self._state.checked_ms = now_ms
 
     def holds(self, ledger_id: int) -> bool:
         return ledger_id in self._mine
@@ -230,16 +298,31 @@ class MemoryUnderreplication:
         """Release everything that belongs to one session, as the end of that session does."""
         for ledger_id in sorted(self._mine):
             self.release(ledger_id)
+        for candidate in self._votes:
+            self.withdraw(candidate)
 
 
 class MemoryUnderreplicationState:
-    __slots__ = ("disabled", "guard", "locks", "marks")
+    __slots__ = ("checked_ms", "disabled", "guard", "locks", "marks", "votes")
 
     def __init__(self) -> None:
         self.guard = threading.Lock()
         self.marks: dict[int, Mark] = {}
         self.locks: dict[int, str] = {}
         self.disabled = False
+        self.votes: list[_MemoryCandidate] = []
+        self.checked_ms: int | None = None
+
+
+class _MemoryCandidate:
+    def __init__(self, store: MemoryUnderreplication, owner: str) -> None:
+        self._store, self.owner = store, owner
+
+    def is_elected(self) -> bool:
+        return self._store.stands_first(self)
+
+    def withdraw(self) -> None:
+        self._store.withdraw(self)
 
 
 class _MemoryLock:

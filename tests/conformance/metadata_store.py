@@ -19,6 +19,7 @@ from bk_core.errors import (
 )
 from bk_core.metadata import BookieView, MetadataStore
 from bk_core.metadata.service_info import address_of
+from bk_core.metadata.underreplication import UnderreplicationStore
 
 OpenStore = Callable[[], MetadataStore]
 
@@ -235,6 +236,30 @@ def _check_underreplication(one: MetadataStore, two: MetadataStore, open_store: 
     assert mine.set_disabled(True) and other.is_disabled() and not other.set_disabled(True)
     assert other.set_disabled(False) and not mine.is_disabled() and not mine.set_disabled(False)
     assert mine.auditor() is None and mine.recovery_delay_s() is None
+    _check_candidates(mine, other, open_store)
+    assert mine.checked_ms() is None
+    for now_ms in (1, 127, 128, 1_800_000_000_000):
+        mine.note_checked(now_ms)
+        assert other.checked_ms() == now_ms
+
+
+def _check_candidates(mine: UnderreplicationStore, other: UnderreplicationStore, open_store: OpenStore) -> None:
+    """One is elected; whoever withdraws or whose session ends is followed by the next one."""
+    first, second = mine.candidate("host-1"), other.candidate("host-2")
+    assert mine.auditor() is None
+    assert first.is_elected() and not second.is_elected() and first.is_elected()
+    assert other.auditor() == "host-1"
+    first.withdraw()
+    assert second.is_elected() and not first.is_elected() and mine.auditor() == "host-2"
+    second.withdraw()
+    assert first.is_elected()
+    first.withdraw()
+    with opened(open_store) as third:
+        assert third.underreplication().candidate("host-3").is_elected()
+        assert not first.is_elected()
+    eventually(first.is_elected)
+    first.withdraw()
+    assert mine.auditor() is None
 
 
 def _check_bookies(one: MetadataStore, two: MetadataStore, open_store: OpenStore, dated: bool) -> None:

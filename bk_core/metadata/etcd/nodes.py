@@ -148,6 +148,18 @@ class Nodes(Counting):
 
         self._until_told(path, send) if repeated else send()
 
+    def create_numbered(self, path: str, data: bytes) -> str:
+        """Create an ephemeral node with the number after the highest one (tree/nodes.py). Of two that choose the same, one tries again."""
+        folder, _, start = path.rpartition("/")
+        while True:
+            numbers = [int(digits) for name in self.children(folder) if (digits := name.removeprefix(start)) != name and digits.isdigit()]
+            made = f"{path}{max(numbers, default=-1) + 1:010d}"
+            try:
+                self.create(made, data, ephemeral=True)
+            except NodeExistsError:
+                continue
+            return made
+
     def create_with_parents(self, path: str, data: bytes, top: str = "") -> Version:
         self.create(path, data)
         return 0

@@ -68,6 +68,10 @@ class Nodes(Protocol):
         """Create a node. Raises NodeExistsError; NoNodeError if ``under`` does not exist, or if a parent is missing where the store wants
         parents."""
 
+    def create_numbered(self, path: str, data: bytes) -> str:
+        """Create an ephemeral node and return its path: ``path`` and ten digits, of a number above those of the nodes there. Raises
+        NoNodeError if a parent is missing where the store wants parents."""
+
     def create_with_parents(self, path: str, data: bytes, top: str = "") -> Version: ...
 
     def make_parents(self, path: str, top: str = "") -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from threading import Lock
 
 from bk_core.errors import MetadataError, MetadataOutcomeUnknownError, NodeExistsError, NoNodeError, VersionConflictError
 from bk_core.metadata import underreplication as layout
 from bk_core.metadata.tree.nodes import Nodes
-from bk_core.metadata.underreplication import Mark, ReplicationLock
+from bk_core.metadata.underreplication import Candidate, Mark, ReplicationLock
 from bk_core.protocol.ledger.metadata import BookieId
 
 _TRIES_MAX = 20
@@ -155,14 +156,47 @@ class TreeUnderreplication:
             self._nodes.make_parents(path, self._root)
             self._nodes.create(path, b"", repeated=True)
 
+    # the auditor -----------------------------------------------------------------------------------------------------
+
     def auditor(self) -> str | None:
-        votes = f"{self._root}/{layout.VOTES}"
-        for name in sorted(name for name in self._nodes.children(votes) if name.startswith("V_")):
+        for path in self.votes():
             try:
-                return layout.decode_lock(self._nodes.get(f"{votes}/{name}").data)
+                return layout.decode_lock(self._nodes.get(path).data)
             except NoNodeError:
                 continue  # its bookie went meanwhile
         return None
+
+    def votes(self) -> list[str]:
+        """Return the paths of the votes; the first one is the auditor's."""
+        folder = f"{self._root}/{layout.VOTES}"
+        numbered = [(number, name) for name in self._nodes.children(folder) if (number := layout.vote_number(name)) is not None]
+        return [f"{folder}/{name}" for _, name in sorted(numbered)]
+
+    def candidate(self, owner: str) -> Candidate:
+        return _Candidate(self, owner)
+
+    def cast(self, owner: str, vote: str | None) -> str:
+        """Return the path of this session's vote, which is cast if ``vote`` is gone. After a lost answer the vote that it was about is
+        looked for, and taken."""
+        if vote is not None and self._is_mine(vote):
+            return vote
+        path = f"{self._root}/{layout.VOTES}/{layout.VOTE}"
+        data = layout.encode_lock(owner)
+        for _ in range(_TRIES_MAX):
+            try:
+                return self._nodes.create_numbered(path, data)
+            except NoNodeError:
+                self._nodes.make_parents(path, self._root)
+            except MetadataOutcomeUnknownError:
+                for found in self.votes():
+                    if self._is_mine(found):
+                        return found
+        raise MetadataError(f"no vote for the auditor could be cast at {path}")
+
+    def withdraw(self, vote: str) -> None:
+        """Take a vote of this session back. If that fails, the node goes with the session."""
+        with suppress(MetadataError):
+            self._nodes.remove_own(vote)
 
     def recovery_delay_s(self) -> int | None:
         try:
@@ -170,6 +204,40 @@ class TreeUnderreplication:
         except NoNodeError:
             return None
         return int(text) if text.isdigit() else None
+
+    def checked_ms(self) -> int | None:
+        try:
+            return layout.decode_time(self._nodes.get(f"{self._root}/{layout.CHECKED}").data)
+        except NoNodeError:
+            return None
+
+    def note_checked(self, now_ms: int) -> None:
+        """Write the time over what is there: two auditors would write nearly the same."""
+        path = f"{self._root}/{layout.CHECKED}"
+        self._nodes.make_parents(path, self._root)
+        for _ in range(_TRIES_MAX):
+            try:
+                self._nodes.ensure(path)
+                self._nodes.set(path, layout.encode_time(now_ms), self._nodes.get(path).version)
+                return
+            except (VersionConflictError, NoNodeError):
+                continue
+        raise MetadataError(f"{path} changes faster than it can be written")
+
+
+class _Candidate:
+    def __init__(self, store: TreeUnderreplication, owner: str) -> None:
+        self._store, self._owner = store, owner
+        self._vote: str | None = None
+
+    def is_elected(self) -> bool:
+        self._vote = self._store.cast(self._owner, self._vote)
+        return self._store.votes()[:1] == [self._vote]
+
+    def withdraw(self) -> None:
+        if self._vote is not None:
+            self._store.withdraw(self._vote)
+            self._vote = None
 
 
 class _Lock:

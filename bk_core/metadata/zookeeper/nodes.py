@@ -87,6 +87,11 @@ class Nodes(Counting):
         else:
             self.write("create", path, data, *([None, True] if ephemeral else []))
 
+    def create_numbered(self, path: str, data: bytes) -> str:
+        """Create an ephemeral sequential node (tree/nodes.py), whose number ZooKeeper chooses."""
+        made: str = self.write("create", path, paths.check_value(data, path), None, True, True)
+        return made
+
     def create_with_parents(self, path: str, data: bytes, top: str = "") -> Version:
         """Create the leaf first, and its parents only when they are missing, again and again because another process may prune them
         (metadata.md 2.4)."""

@@ -53,7 +53,7 @@ def test_disks_count_once_only_where_they_may_be_the_same(client: bk_core.BookKe
 
 
 def test_the_switch_of_auto_recovery(bk: Bk, client: bk_core.BookKeeper) -> None:
-    assert "auto-recovery is on; no bookie runs it" in bk("autorecovery", group="cluster")
+    assert "auto-recovery is on; nobody runs it" in bk("autorecovery", group="cluster")
     assert "is off now" in bk("autorecovery", "off", group="cluster")
     assert client.store.underreplication().is_disabled()
     assert bk.json("autorecovery", "off", group="cluster")[0] == {"on": False, "changed": False, "auditor": None, "delaySeconds": None}

@@ -1,0 +1,312 @@
+"""Re-replication that runs by itself: an auditor that marks what lost bookies had, and workers that repair what is marked.
+
+The marks, the locks and the vote for the auditor are Apache's own (docs/metadata.md 1.4), so this runs beside Apache's auto-recovery, or
+instead of it. ``bk_core/protocol/ledger/replication/auditing.py`` decides (RR-16 to RR-18); here are the threads, the store and the clock.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from bk_core.arguments import POSITIVE, SECONDS, check_fields, settings
+from bk_core.client.inspect import found_ledgers
+from bk_core.client.repair.jobs import check_ledger, repair_ledger
+from bk_core.client.repair.report import LedgerReport, RepairOptions, RepairReport
+from bk_core.display.words import counted
+from bk_core.errors import BkError, LedgerError, MetadataFormatError, NoSuchLedgerError, OperationTimeoutError
+from bk_core.metadata.underreplication import Candidate
+from bk_core.protocol.ledger.metadata import BookieId
+from bk_core.protocol.ledger.replication import Ended, LostBookies, RepairQueue
+from bk_core.threads import Flag, mark_own
+
+if TYPE_CHECKING:
+    from bk_core.client.client import BookKeeper
+
+log = logging.getLogger("bk_core.client")
+NS = 1_000_000_000
+JOIN_S = 60.0
+
+
+@settings
+@dataclass(frozen=True, slots=True)
+class AutoRecoveryOptions:
+    """The settings of auto-recovery, in seconds.
+
+    ``look_s`` passes between two looks at the bookies, at the marks and at the switch. ``delay_s`` is how long a bookie is away before it
+    is lost; None takes what the cluster has stored, which is 0 where nobody stored it. ``grace_s`` is what the writer of an open ledger
+    has to replace a lost bookie (RR-18). Ledgers of lost bookies are marked again after ``again_s``. All ledgers are looked at every
+    ``check_s``, 0 for never. ``workers`` ledgers are repaired at a time.
+    """
+
+    look_s: float = 5.0
+    delay_s: float | None = None
+    grace_s: float = 30.0
+    again_s: float = 86_400.0
+    check_s: float = 604_800.0
+    workers: int = 2
+
+    def __post_init__(self) -> None:
+        """Check the settings; raise InvalidArgumentError."""
+        check_fields(self, {**dict.fromkeys(("look_s", "delay_s", "grace_s", "again_s", "check_s"), SECONDS), "workers": POSITIVE})
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryEvent:
+    """Something that auto-recovery did or met.
+
+    ``kind`` is elected, succeeded (by another auditor), off, on, lost, marked, checked, repaired, recovered, waits, failed or trouble.
+    ``text`` says it in words. ``count`` is a number of ledgers. The numbers are 0, and ``bookies`` is empty, where they say nothing.
+    """
+
+    kind: str
+    text: str
+    ledger_id: int | None = None
+    bookies: tuple[BookieId, ...] = ()
+    count: int = 0
+    entries: int = 0
+    bytes: int = 0
+
+
+OnEvent = Callable[[RecoveryEvent], object]
+
+
+class AutoRecovery:
+    """An auditor and workers on threads of their own, from ``start`` to ``close``. It is a context manager.
+
+    ``audits`` and ``repairs`` choose the parts. ``repair`` has the options of each repair; which ledgers are open too long is decided here.
+    ``on_event`` is called on those threads, one call at a time.
+    """
+
+    def __init__(
+        self,
+        client: BookKeeper,
+        options: AutoRecoveryOptions | None = None,
+        *,
+        audits: bool = True,
+        repairs: bool = True,
+        repair: RepairOptions | None = None,
+        on_event: OnEvent | None = None,
+    ) -> None:
+        self._client = client
+        self._options = options or AutoRecoveryOptions()
+        self._repair = replace(repair or RepairOptions(), lock_wait_s=0.0, grace_s=0.0)
+        self._on_event = on_event or (lambda event: log.info("auto-recovery: %s", event.text))
+        self._telling = threading.Lock()
+        self._stopping = Flag()
+        self._store = client.store.underreplication()
+        self._candidate: Candidate = self._store.candidate(socket.gethostname())
+        self._lost = LostBookies(int(self._options.again_s * NS))
+        self._queue = RepairQueue(int(self._options.grace_s * NS))
+        self._is_elected = False
+        self._is_off = False
+        self._threads: list[threading.Thread] = []
+        if audits:
+            self._threads.append(self._thread("bk-auditor", self._audit_turn, self._candidate.withdraw))
+            if self._options.check_s:  # apart, because it may take hours
+                self._threads.append(self._thread("bk-checker", self._check_turn, lambda: None))
+        if repairs:
+            self._threads.append(self._thread("bk-replicator", self._repair_turn, lambda: None))
+
+    def start(self) -> AutoRecovery:
+        """Begin. Raises what a first look at the cluster raises, such as MetadataUnavailableError and WrongClusterError."""
+        self._client.store.check_cluster()
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def close(self) -> None:
+        """End: the copies that are under way are finished or fail, and the vote is taken back. Waits for that at most a minute."""
+        self._stopping.set()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(JOIN_S)
+
+    def __enter__(self) -> AutoRecovery:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- threads -----------------------------------------------------------------------------------------------------
+
+    def _thread(self, name: str, turn: Callable[[], None], at_end: Callable[[], None]) -> threading.Thread:
+        def run() -> None:
+            mark_own()
+            while not self._stopping.is_set():
+                try:
+                    turn()
+                except BkError as error:
+                    self._say(RecoveryEvent("trouble", f"{name}: {error}"))
+                except Exception:
+                    log.exception("%s: a turn failed", name)
+                    self._say(RecoveryEvent("trouble", f"{name}: a turn failed; see the log"))
+                self._stopping.wait(self._options.look_s)
+            try:
+                at_end()
+            except BkError as error:
+                log.debug("%s did not end well: %s", name, error)
+
+        return threading.Thread(target=run, name=name, daemon=True)
+
+    def _say(self, event: RecoveryEvent) -> None:
+        with self._telling:
+            self._on_event(event)
+
+    # --- the auditor -------------------------------------------------------------------------------------------------
+
+    def _audit_turn(self) -> None:
+        if not self._leads() or self._store.is_disabled():
+            return
+        self._client.store.check_cluster()
+        view, now_ns = self._client.store.bookies(), time.monotonic_ns()
+        audit = self._lost.look(self._client.store.cookies(), {*view.writable, *view.readonly}, self._delay_ns(), now_ns)
+        if audit.lost:
+            named = ", ".join(sorted(audit.lost))
+            self._say(RecoveryEvent("lost", f"lost: {named}", bookies=tuple(sorted(audit.lost))))
+            if self._mark_all(audit.lost):
+                self._lost.marked(audit.lost, now_ns)
+
+    def _leads(self) -> bool:
+        was, self._is_elected = self._is_elected, self._candidate.is_elected()
+        if was != self._is_elected:
+            said = "this is the auditor" if self._is_elected else f"the auditor is {self._store.auditor()}"
+            self._say(RecoveryEvent("elected" if self._is_elected else "succeeded", said))
+        return self._is_elected
+
+    def _delay_ns(self) -> int:
+        seconds = self._store.recovery_delay_s() if self._options.delay_s is None else self._options.delay_s
+        return int((seconds or 0) * NS)
+
+    def _mark_all(self, lost: frozenset[BookieId]) -> bool:
+        """Mark every ledger that names a lost bookie (RR-16). Return False if it was told to end before it had seen them all."""
+        count = 0
+        for found in found_ledgers(self._client, self._ids()):
+            if found.metadata is None:
+                self._say(RecoveryEvent("failed", f"ledger {found.ledger_id} cannot be understood: {found.problem}", found.ledger_id))
+                continue
+            named = lost.intersection(*[{bookie for fragment in found.metadata.fragments for bookie in fragment.ensemble}])
+            if named:
+                self._store.mark(found.ledger_id, sorted(named), self._now_ms())
+                count += 1
+        if self._stopping.is_set():
+            return False
+        what = f"{counted(count, 'ledger')} marked that {'names' if count == 1 else 'name'} {', '.join(sorted(lost))}"
+        self._say(RecoveryEvent("marked", what, bookies=tuple(sorted(lost)), count=count))
+        return True
+
+    def _ids(self) -> Iterator[int]:
+        for ledger_id in self._client.list_ledgers():
+            if self._stopping.is_set():
+                return
+            yield ledger_id
+
+    def _check_turn(self) -> None:
+        if not self._is_elected or self._store.is_disabled():
+            return
+        checked_ms = self._store.checked_ms()
+        if checked_ms is None or self._now_ms() - checked_ms >= self._options.check_s * 1000:
+            self._check_all()
+
+    def _check_all(self) -> None:
+        """Look at the first and the last entry of each replica of each ledger, and mark what lacks one (RR-4)."""
+        seen = marked = 0
+        options = replace(self._repair, full=False)
+        for ledger_id in self._ids():
+            if not self._is_elected:
+                return  # the next auditor begins anew
+            try:
+                report = check_ledger(self._client, ledger_id, options)
+            except (LedgerError, MetadataFormatError, OperationTimeoutError) as error:
+                log.debug("ledger %d is not checked: %s", ledger_id, error)
+                continue
+            seen += 1
+            if bad := _in_need(report):
+                self._store.mark(ledger_id, bad, self._now_ms())
+                marked += 1
+        if not self._stopping.is_set():
+            self._store.note_checked(self._now_ms())
+            self._say(RecoveryEvent("checked", f"{counted(seen, 'ledger')} checked, {marked:,} marked", count=marked))
+
+    def _now_ms(self) -> int:
+        """Return the time as this host has it: marks and times of checks are for people, and for when to look next."""
+        return time.time_ns() // 1_000_000
+
+    # --- the workers -------------------------------------------------------------------------------------------------
+
+    def _repair_turn(self) -> None:
+        if self._is_switched_off():
+            return
+        ready = self._queue.ready(list(self._store.marked_ledgers()), time.monotonic_ns())
+        random.shuffle(ready)  # workers of several hosts meet less often
+        several = [threading.Thread(target=self._work, args=(ready,), name="bk-replicator", daemon=True) for _ in range(self._extra(ready))]
+        for thread in several:
+            thread.start()
+        self._work(ready)
+        for thread in several:
+            thread.join()
+
+    def _extra(self, ready: list[int]) -> int:
+        return min(self._options.workers, len(ready)) - 1 if ready else 0
+
+    def _is_switched_off(self) -> bool:
+        was, self._is_off = self._is_off, self._store.is_disabled()
+        if was != self._is_off:
+            self._say(RecoveryEvent("off" if self._is_off else "on", f"auto-recovery is switched {'off' if self._is_off else 'on'}"))
+        return self._is_off
+
+    def _work(self, ready: list[int]) -> None:
+        """Repair one ledger after the other. ``ready`` is shared by the threads: each takes the last one."""
+        mark_own()
+        while not self._stopping.is_set():
+            try:
+                ledger_id = ready.pop()
+            except IndexError:
+                return
+            try:
+                how = self._repair_one(ledger_id)
+            except BkError as error:
+                self._say(RecoveryEvent("failed", f"ledger {ledger_id} is not repaired: {error}", ledger_id))
+                how = Ended.FAILED
+            self._queue.ended(ledger_id, how, time.monotonic_ns())
+
+    def _repair_one(self, ledger_id: int) -> Ended:
+        recovers = self._queue.recovers(ledger_id, time.monotonic_ns())
+        try:
+            report = repair_ledger(self._client, ledger_id, replace(self._repair, recover_open=recovers))
+        except NoSuchLedgerError:
+            return Ended.DONE  # and its mark is taken away
+        if report.locked_by:
+            return Ended.HELD
+        if report.changed or report.is_complete:
+            self._say(_told(report))
+        if report.is_complete:
+            return Ended.DONE
+        if report.problems:
+            self._say(RecoveryEvent("failed", f"ledger {ledger_id}: {'; '.join(report.problems)}", ledger_id))
+            return Ended.FAILED
+        if not recovers:
+            lost = ", ".join(report.open_tail_lost)
+            text = f"ledger {ledger_id} is open and its writer has {self._options.grace_s:g} s to replace {lost}"
+            self._say(RecoveryEvent("waits", text, ledger_id, report.open_tail_lost))
+        return Ended.TAIL
+
+
+def _in_need(report: LedgerReport) -> list[BookieId]:
+    """Return the bookies of which a check found that a copy is missing there. One that is registered and gives no answer says nothing."""
+    bad = {one.bookie for fragment in report.fragments for one in fragment.replicas if not one.is_good and one.silent is None}
+    return sorted(bad | set(report.open_tail_lost))
+
+
+def _told(report: RepairReport) -> RecoveryEvent:
+    done = f"{counted(report.entries_copied, 'entry', 'entries')} copied" if report.changed else "nothing was missing"
+    kind = "recovered" if report.recovered else "repaired"
+    text = f"ledger {report.ledger_id}{' recovered and' if report.recovered else ''} repaired: {done}"
+    lost = tuple(sorted({one.old for one in report.moved}))
+    return RecoveryEvent(kind, text, report.ledger_id, lost, 0, report.entries_copied, report.bytes_copied)

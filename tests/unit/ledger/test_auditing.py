@@ -1,0 +1,94 @@
+"""RR-16 to RR-18: which bookies are lost, which marked ledgers are tried when, and how long the writer of an open one has."""
+
+from __future__ import annotations
+
+from bk_core.protocol.ledger.replication import Audit, Ended, LostBookies, RepairQueue
+
+S = 1_000_000_000
+DELAY, AGAIN, GRACE = 60 * S, 3600 * S, 30 * S
+
+
+def lost(*bookies: str, look: int | None = None) -> Audit:
+    return Audit(frozenset(bookies), look)
+
+
+def test_a_bookie_is_lost_after_the_delay_and_its_ledgers_are_marked_once() -> None:
+    bookies = LostBookies(AGAIN)
+    assert bookies.look("abc", "abc", DELAY, 0) == lost()
+    assert bookies.look("abc", "ab", DELAY, 5 * S) == lost(look=65 * S)
+    assert bookies.look("abc", "ab", DELAY, 64 * S) == lost(look=65 * S)
+    assert bookies.look("abc", "ab", DELAY, 65 * S) == lost("c")
+    assert bookies.look("abc", "ab", DELAY, 66 * S) == lost("c"), "nobody said that the ledgers are marked"
+    bookies.marked("c", 66 * S)
+    assert bookies.look("abc", "ab", DELAY, 67 * S) == lost(look=66 * S + AGAIN)
+    assert bookies.look("abc", "ab", DELAY, 66 * S + AGAIN) == lost("c")
+
+
+def test_one_that_comes_back_begins_anew() -> None:
+    bookies = LostBookies(AGAIN)
+    bookies.look("abc", "ab", DELAY, 0)
+    assert bookies.look("abc", "abc", DELAY, 59 * S) == lost()
+    assert bookies.look("abc", "ab", DELAY, 60 * S) == lost(look=120 * S)
+    bookies.look("abc", "ab", DELAY, 120 * S)
+    bookies.marked("c", 120 * S)
+    bookies.look("abc", "abc", DELAY, 121 * S)
+    assert bookies.look("abc", "ab", DELAY, 122 * S) == lost(look=182 * S), "what was marked before says nothing of the new loss"
+
+
+def test_two_that_are_away_are_lost_at_once() -> None:
+    bookies = LostBookies(AGAIN)
+    assert bookies.look("abcd", "abc", DELAY, 0) == lost(look=DELAY)
+    assert bookies.look("abcd", "ab", DELAY, 1 * S) == lost("c", "d")
+
+
+def test_without_a_cookie_a_bookie_is_not_known() -> None:
+    assert LostBookies(AGAIN).look("ab", "ab", 0, 0) == lost()
+    assert LostBookies(AGAIN).look("b", "b", 0, 0) == lost()
+
+
+def test_an_outage_marks_nothing() -> None:
+    bookies = LostBookies(AGAIN)
+    assert bookies.look("abc", "", 0, 0) == lost()
+    assert bookies.look("abc", "c", 0, 1 * S) == lost("a", "b")
+
+
+def test_failures_are_tried_again_after_pauses_that_double() -> None:
+    queue, now = RepairQueue(GRACE), 0
+    pauses = []
+    for _ in range(9):
+        assert queue.ready([7], now) == [7]
+        queue.ended(7, Ended.FAILED, now)
+        began = now
+        while not queue.ready([7], now):
+            now += S
+        pauses.append((now - began) // S)
+    assert pauses == [5, 10, 20, 40, 80, 160, 300, 300, 300]
+    queue.ended(7, Ended.DONE, now)
+    queue.ended(7, Ended.FAILED, now)
+    assert queue.ready([7], now + 5 * S) == [7], "it was repaired in between"
+
+
+def test_a_held_ledger_is_looked_at_soon_and_counts_as_no_failure() -> None:
+    queue = RepairQueue(GRACE)
+    for n in range(5):
+        queue.ended(7, Ended.HELD, n * 5 * S)
+        assert queue.ready([7, 8], n * 5 * S + 1) == [8]
+    assert queue.ready([7, 8], 25 * S) == [7, 8]
+
+
+def test_the_writer_of_an_open_ledger_has_its_time_once() -> None:
+    queue = RepairQueue(GRACE)
+    assert not queue.recovers(7, 0)
+    queue.ended(7, Ended.TAIL, 0)
+    assert queue.ready([7], GRACE - 1) == [] and not queue.recovers(7, GRACE - 1)
+    assert queue.ready([7], GRACE) == [7] and queue.recovers(7, GRACE)
+    queue.ended(7, Ended.TAIL, GRACE)  # it could not be recovered
+    assert queue.ready([7], GRACE + 4 * S) == [] and queue.ready([7], GRACE + 5 * S) == [7] and queue.recovers(7, GRACE + 5 * S)
+
+
+def test_what_is_not_marked_any_more_is_forgotten() -> None:
+    queue = RepairQueue(GRACE)
+    queue.ended(7, Ended.TAIL, 0)
+    queue.ended(8, Ended.FAILED, 0)
+    assert queue.ready([8], 1) == []
+    assert queue.ready([7, 8], 2) == [7] and not queue.recovers(7, GRACE + 2)
