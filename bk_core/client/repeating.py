@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
+from bk_core.display.words import counted
 from bk_core.errors import (
     BkError,
     MetadataOutcomeUnknownError,
@@ -29,19 +31,38 @@ def until_definite(request: Callable[[], T], deadline: float, *, pause_s: float 
     """Repeat the identical request while its outcome is unknown or the store is away, and return its result. ``deadline`` is on the
     monotonic clock. Pauses are ``pause_s`` long; without it they double, up to a second.
 
-    Raises, after the deadline, the error of the last try: it tells if the outcome is still open (META-12, META-13).
+    Raises, after the deadline, the error of the last try. Its outcome is unknown if that of any try was (META-12, META-13).
     """
-    pause, begun = FIRST_PAUSE_S, time.monotonic()
+    pause, begun, is_open = FIRST_PAUSE_S, time.monotonic(), False
     while True:
         try:
             return request()
         except (MetadataOutcomeUnknownError, MetadataUnavailableError) as error:
+            is_open = is_open or error.outcome_unknown
             if time.monotonic() >= deadline:
-                raise given_up(error, begun) from error
+                raise given_up(still_open(error) if is_open else error, begun) from error
             if pause_s is not None:
                 time.sleep(pause_s)
             else:
                 pause = back_off(pause, deadline, str(error))
+
+
+def still_open(error: BkError) -> BkError:
+    """Return an error that says that the change may have been made: by an earlier try, whose answer was lost."""
+    if error.outcome_unknown:
+        return error
+    return MetadataOutcomeUnknownError(f"{error.args[0]}; an earlier try, whose answer was lost, may have made the change", **error.context)
+
+
+@contextmanager
+def after_a_try(is_open: bool) -> Iterator[None]:
+    """Have the error of a look at the store that fails say that the change may have been made, if ``is_open``."""
+    try:
+        yield
+    except MetadataUnavailableError as error:
+        if not is_open:
+            raise
+        raise still_open(error) from error
 
 
 def _in_silence(error: BkError) -> None:
@@ -78,21 +99,29 @@ def compare_and_set(
 ) -> T:
     """Read a value with its version, change it and write it, until nobody else has written in between. Return the value that holds.
 
-    ``write`` makes its outcome definite by itself. ``change`` may run several times, and returns the very value that it was given if there
-    is nothing to change: after a lost answer a conflict may be our own success. OperationTimeoutError names ``what`` after the deadline,
-    which is on the monotonic clock.
+    ``write`` makes its outcome definite by itself; a VersionConflictError of unknown outcome may be its own success. ``change`` may run
+    several times, and returns the very value that it was given if there is nothing to change.
+
+    OperationTimeoutError names ``what`` after the deadline, which is on the monotonic clock. Its outcome is known, and nothing was changed,
+    unless an answer was lost.
     """
-    pause = FIRST_PAUSE_S
+    pause, is_open, tries, begun = FIRST_PAUSE_S, False, 0, time.monotonic()
     while True:
-        value, version = until_definite(read, deadline)
+        with after_a_try(is_open):
+            value, version = until_definite(read, deadline)
         changed = change(value)
         if changed is value:
             return value
         try:
             write(changed, version)
             return changed
-        except VersionConflictError:
-            pause = back_off(pause, deadline, what)
+        except VersionConflictError as conflict:
+            is_open, tries = is_open or conflict.outcome_unknown, tries + 1
+        if time.monotonic() >= deadline:
+            text = f"{what} did not succeed in {time.monotonic() - begun:.0f} s: others were faster {counted(tries, 'time')}"
+            error = OperationTimeoutError(f"{text}; repeat it when fewer of them write")
+            raise error if is_open else error.nothing_done()
+        pause = back_off(pause, deadline, what)
 
 
 def create_once(store: MetadataStore, path: str, data: bytes, deadline: float) -> bool | None:
@@ -104,7 +133,8 @@ def create_once(store: MetadataStore, path: str, data: bytes, deadline: float) -
     except NodeExistsError:
         pass
     try:
-        return until_definite(lambda: store.read(path), deadline).data == data
+        with after_a_try(True):
+            return until_definite(lambda: store.read(path), deadline).data == data
     except NoNodeError:
         return None
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from bk_core.client.files.names import nodes_path
 from bk_core.client.identity import delete_own
-from bk_core.client.log.list_store import UPDATE_TIMEOUT_S, LogClient, ledger_exists, read_ledger_list
+from bk_core.client.log.list_store import LogClient, ledger_exists, read_ledger_list, update_timeout_s
 from bk_core.client.repeating import create_once, until_definite
 from bk_core.errors import (
     BkError,
@@ -89,7 +89,7 @@ def create_data_ledger(
         raise
     handle.tells_when_dropped = False
     try:
-        is_noted = until_definite(lambda: _is_noted(client, log, ledger_id), time.monotonic() + UPDATE_TIMEOUT_S)
+        is_noted = until_definite(lambda: _is_noted(client, log, ledger_id), time.monotonic() + update_timeout_s(client))
     except BaseException:
         handle.abandon()
         raise
@@ -190,7 +190,7 @@ def _record(client: LogClient, log: str, node: DataNode) -> bool:
     """False if there is a node of that number already that is not this one: another cluster uses the log root, or used it (OWN-5)."""
     path = f"{nodes_path(log)}/{node.ledger_id}"
     data = json.dumps({"cluster": node.cluster, "logId": node.log_id}).encode()
-    return create_once(client.store, path, data, time.monotonic() + UPDATE_TIMEOUT_S) is True
+    return create_once(client.store, path, data, time.monotonic() + update_timeout_s(client)) is True
 
 
 def _forget(client: LogClient, log: str, ledger_id: int) -> None:
@@ -202,4 +202,4 @@ def _forget(client: LogClient, log: str, ledger_id: int) -> None:
         if node is not None and node.cluster == (client.store.known_cluster or client.store.cluster_id()):
             client.store.delete(f"{nodes_path(log)}/{ledger_id}")
 
-    until_definite(forget, time.monotonic() + UPDATE_TIMEOUT_S)
+    until_definite(forget, time.monotonic() + update_timeout_s(client))

@@ -19,7 +19,6 @@ from typing import TypeVar
 from bk_core.arguments import checked
 from bk_core.client.log.intents import HISTORY, create_intended, forget_intent, intended_ledgers
 from bk_core.client.log.list_store import (
-    UPDATE_TIMEOUT_S,
     LogClient,
     change_ledger_list,
     ledger_exists,
@@ -134,7 +133,7 @@ def update_ledger_list(
     name: str,
     change: Callable[[LedgerList], LedgerList],
     *,
-    timeout_s: float = UPDATE_TIMEOUT_S,
+    timeout_s: float | None = None,
     limits: SealLimits = SEAL_LIMITS,
 ) -> LedgerList:
     """Change the list as ``change_ledger_list`` does, then seal its surplus. Returns the list as it was changed.
@@ -214,7 +213,7 @@ def _list_steps(client: LogClient, name: str, log_id: str, steps: list[tuple[Chu
         done = done or sealed is not None
         return current if sealed is None else sealed
 
-    change_ledger_list(client, name, change, timeout_s=UPDATE_TIMEOUT_S)
+    change_ledger_list(client, name, change)
     return done
 
 

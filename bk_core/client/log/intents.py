@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from bk_core.client.log.list_store import UPDATE_TIMEOUT_S, LogClient, ledger_exists, now_ms
+from bk_core.client.log.list_store import LogClient, ledger_exists, now_ms, update_timeout_s
 from bk_core.client.log.too_few import of_log
 from bk_core.client.processes import look_at, place_here, start_of_this
 from bk_core.client.repeating import create_once, until_definite
@@ -116,7 +116,7 @@ def record_intent(client: LogClient, log: str, intent: Intent) -> bool:
     data = json.dumps(intent.stored()).encode()
     path = intent_path(log, intent.ledger_id, intent.purpose)
     # a cluster never issues an id twice, so what a janitor has forgotten since was our own first try
-    return create_once(client.store, path, data, time.monotonic() + UPDATE_TIMEOUT_S) is not False
+    return create_once(client.store, path, data, time.monotonic() + update_timeout_s(client)) is not False
 
 
 def change_intent(
@@ -130,14 +130,14 @@ def change_intent(
     """
     path = intent_path(log, ledger_id)
     try:
-        node = _definite(lambda: client.store.read(path))
+        node = _definite(client, lambda: client.store.read(path))
         before, value = _loaded(path, node.data)
         if before.is_claimed and not even_if_claimed:
             return False
         after = change(before)
         if after is not None:
             data = json.dumps({**value, **after.stored()}).encode()
-            _definite(lambda: client.store.write(path, data, node.version))
+            _definite(client, lambda: client.store.write(path, data, node.version))
     except (NoNodeError, VersionConflictError):
         return False
     return True
@@ -145,7 +145,7 @@ def change_intent(
 
 def forget_intent(client: LogClient, log: str, ledger_id: int, purpose: str = DATA) -> None:
     """The ledger is listed for good, or deleted. Absent is success, and so is an intent of another cluster, which stays (OWN-5)."""
-    _definite(lambda: forget_own(client, log, ledger_id, purpose))
+    _definite(client, lambda: forget_own(client, log, ledger_id, purpose))
 
 
 def forget_own(client: LogClient, log: str, ledger_id: int, purpose: str = DATA) -> None:
@@ -254,5 +254,5 @@ def read_intent(client: LogClient, log: str, child: str) -> Intent | None:
     return intent if intent.is_claimed else replace(intent, created_ms=node.created_ms or intent.created_ms)  # JAN-1
 
 
-def _definite(request: Callable[[], T]) -> T:
-    return until_definite(request, time.monotonic() + UPDATE_TIMEOUT_S)
+def _definite(client: LogClient, request: Callable[[], T]) -> T:
+    return until_definite(request, time.monotonic() + update_timeout_s(client))

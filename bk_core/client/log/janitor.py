@@ -29,7 +29,6 @@ from bk_core.client.log.intents import (
     intents_of,
 )
 from bk_core.client.log.list_store import (
-    UPDATE_TIMEOUT_S,
     LogClient,
     delete_list,
     ledger_exists,
@@ -37,6 +36,7 @@ from bk_core.client.log.list_store import (
     read_ledger_list,
     read_versioned,
     store_now_ms,
+    update_timeout_s,
 )
 from bk_core.client.log.works import ListWorks
 from bk_core.client.repeating import FIRST_PAUSE_S, back_off, until_definite
@@ -109,7 +109,7 @@ class _Pass:
         self.password = password
         self.intents = intents_of(client, log)
         self._deadline = None if budget_s is None else time.monotonic() + budget_s
-        self._timeout_s = UPDATE_TIMEOUT_S if budget_s is None else max(1.0, budget_s)
+        self._timeout_s = update_timeout_s(client) if budget_s is None else max(1.0, budget_s)
         self.deleted: list[int] = []
         self.closed: list[int] = []
         self.forgotten: list[int] = []  # intents, also of ledgers that were deleted or closed
@@ -408,7 +408,7 @@ def _unlist(client: LogClient, name: str, check: Callable[[LedgerList], object])
     """Take the list away and return it. What ``check`` raises of the list as it is then; a tombstone of a log that is there counts for
     nothing."""
     listed, version = read_versioned(client, name)
-    deadline, pause = _deadline(), FIRST_PAUSE_S
+    deadline, pause = _deadline(client), FIRST_PAUSE_S
     while True:
         check(listed)
         _store_tombstone(client, name, listed)
@@ -442,8 +442,8 @@ def _forget_readers(client: LogClient, name: str, log_id: str) -> None:
                 client.store.delete(path)
 
 
-def _deadline() -> float:
-    return time.monotonic() + UPDATE_TIMEOUT_S
+def _deadline(client: LogClient) -> float:
+    return time.monotonic() + update_timeout_s(client)
 
 
 def _tombstones(name: str) -> str:
@@ -452,7 +452,7 @@ def _tombstones(name: str) -> str:
 
 def _store_tombstone(client: LogClient, name: str, listed: LedgerList) -> None:
     path, data = f"{_tombstones(name)}/{listed.log_id}", encode(listed)
-    deadline, pause = _deadline(), FIRST_PAUSE_S
+    deadline, pause = _deadline(client), FIRST_PAUSE_S
     while True:
         try:
             until_definite(lambda: client.store.create(path, data), deadline)

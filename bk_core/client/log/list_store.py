@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from bk_core.arguments import brief
 from bk_core.client.counting import counts_of
 from bk_core.client.identity import of_this_cluster
-from bk_core.client.repeating import FIRST_PAUSE_S, back_off, compare_and_set, until_definite
+from bk_core.client.repeating import FIRST_PAUSE_S, after_a_try, back_off, compare_and_set, still_open, until_definite
 from bk_core.errors import (
     ArgumentTypeError,
     InvalidArgumentError,
@@ -89,14 +89,21 @@ def log_path(name: str) -> str:
     return f"logs/{name}"
 
 
+def update_timeout_s(client: object) -> float:
+    """Return the seconds within which a change of a list is made, or fails: the ``operation_timeout_s`` of the client."""
+    config = getattr(client, "config", None)
+    return UPDATE_TIMEOUT_S if config is None else float(config.operation_timeout_s)
+
+
 def now_ms() -> int:
     """Return the time on this host's clock, for what is shown, never for what decides how old something is."""
     return int(time.time() * 1000)
 
 
-def store_now_ms(client: LogClient, *, timeout_s: float = UPDATE_TIMEOUT_S) -> int:
+def store_now_ms(client: LogClient, *, timeout_s: float | None = None) -> int:
     """Return the time on the metadata store's clock (JAN-1). Warns of a host clock that disagrees (JAN-4), at most once an hour."""
     global _warned_s
+    timeout_s = update_timeout_s(client) if timeout_s is None else timeout_s
     told = until_definite(client.store.clock_ms, time.monotonic() + timeout_s)
     host = now_ms()
     if is_skewed(host, told) and (_warned_s is None or time.monotonic() - _warned_s >= WARN_AGAIN_S):
@@ -173,14 +180,14 @@ def change_ledger_list(
     name: str,
     change: Callable[[LedgerList], LedgerList],
     *,
-    timeout_s: float = UPDATE_TIMEOUT_S,
+    timeout_s: float | None = None,
     read: Callable[[LogClient, str], tuple[LedgerList, int]] = read_versioned,
 ) -> LedgerList:
     """Read, change, compare-and-set until it holds; returns the list that does. ``change`` is that of ``compare_and_set``.
 
-    OperationTimeoutError after ``timeout_s``; whatever ``change`` raises.
+    OperationTimeoutError after ``timeout_s``, without it the client's ``operation_timeout_s``; whatever ``change`` raises.
     """
-    deadline, counts = time.monotonic() + timeout_s, counts_of(client)
+    deadline, counts = time.monotonic() + (update_timeout_s(client) if timeout_s is None else timeout_s), counts_of(client)
 
     def write(changed: LedgerList, version: int) -> None:
         try:
@@ -208,25 +215,31 @@ def encoded(name: str, listed: LedgerList) -> bytes:
 
 def compare_and_set_list(client: LogClient, name: str, listed: LedgerList, version: int, deadline: float) -> None:
     """META-12, but the log is looked at before a request is repeated: one that was deleted and created again meanwhile counts its versions
-    anew, and the compare-and-set would not notice (OWN-7). VersionConflictError, NoNodeError, NoSuchLogError."""
+    anew, and the compare-and-set would not notice (OWN-7). VersionConflictError, which has an unknown outcome if it may be our own success;
+    NoNodeError, NoSuchLogError."""
+    is_open = False
     pause, data = FIRST_PAUSE_S, encoded(name, listed)
     while True:
         try:
             client.store.write(log_path(name), data, version)
             return
         except (MetadataOutcomeUnknownError, MetadataUnavailableError) as error:
-            if time.monotonic() >= deadline:  # the caller learns whether the outcome is still open
-                raise
+            is_open = is_open or error.outcome_unknown
+            if time.monotonic() >= deadline:
+                raise (still_open(error) if is_open else error) from error.__cause__
             pause = back_off(pause, deadline, str(error))
-        again, now = until_definite(lambda: read_unlooked(client, name), deadline)
+        with after_a_try(is_open):
+            again, now = until_definite(lambda: read_unlooked(client, name), deadline)
         if (again.log_id, now) != (listed.log_id, version):
-            raise VersionConflictError(f"log {name!r} has another version")
+            conflict = VersionConflictError(f"log {name!r} has another version")
+            conflict.outcome_unknown = is_open
+            raise conflict
 
 
 def delete_list(client: LogClient, name: str, log_id: str, version: int, deadline: float) -> None:
     """Raises VersionConflictError if the log is still there and was changed. A lost answer is looked into, not repeated: under the same
     name, with the same version, there may be another log by then (OWN-7)."""
-    pause = FIRST_PAUSE_S
+    pause, is_open = FIRST_PAUSE_S, False
     while True:
         try:
             client.store.delete(log_path(name), version)
@@ -234,10 +247,11 @@ def delete_list(client: LogClient, name: str, log_id: str, version: int, deadlin
         except VersionConflictError:
             conflict = True
         except (MetadataOutcomeUnknownError, MetadataUnavailableError) as error:
-            conflict = False
+            conflict, is_open = False, is_open or error.outcome_unknown
             pause = back_off(pause, deadline, str(error))
         try:
-            again, now = until_definite(lambda: read_unlooked(client, name), deadline)
+            with after_a_try(is_open):
+                again, now = until_definite(lambda: read_unlooked(client, name), deadline)
         except NoSuchLogError:
             return
         if again.log_id != log_id:

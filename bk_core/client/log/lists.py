@@ -16,8 +16,8 @@ from typing import Any
 
 from bk_core.arguments import Check, checked
 from bk_core.client.log.history import update_ledger_list
-from bk_core.client.log.list_store import UPDATE_TIMEOUT_S, LogClient, check_log_root, log_path, read_ledger_list, store_now_ms
-from bk_core.client.repeating import until_definite
+from bk_core.client.log.list_store import LogClient, check_log_root, log_path, read_ledger_list, store_now_ms, update_timeout_s
+from bk_core.client.repeating import after_a_try, until_definite
 from bk_core.errors import InvalidArgumentError, LogExistsError, NodeExistsError
 from bk_core.near import meant
 from bk_core.protocol.log.codec import encode
@@ -53,9 +53,10 @@ def create_log(
         raise LogExistsError(f"an older program keeps a log {name!r} at {elsewhere}; log_root={elsewhere!r} opens it", log=name)
     data = encode(fresh)
     try:
-        until_definite(lambda: client.store.create(path, data), time.monotonic() + UPDATE_TIMEOUT_S)
+        until_definite(lambda: client.store.create(path, data), time.monotonic() + update_timeout_s(client))
     except NodeExistsError:
-        found = read_ledger_list(client, name)
+        with after_a_try(True):
+            found = read_ledger_list(client, name)
         if found.log_id == fresh.log_id or exist_ok:  # the first answer was lost (META-12), or somebody was there first
             return found
         raise LogExistsError(f"log {name!r} exists; exist_ok=True (--exist-ok) takes it as it is", log=name) from None

@@ -13,7 +13,6 @@ from bk_core.arguments import CLIENT, SECRET, checked
 from bk_core.client.identity import delete_own
 from bk_core.client.log.history import ChunkCache, history_of
 from bk_core.client.log.list_store import (
-    UPDATE_TIMEOUT_S,
     LogClient,
     change_ledger_list,
     delete_list,
@@ -21,6 +20,7 @@ from bk_core.client.log.list_store import (
     log_path,
     read_ledger_list,
     read_unlooked,
+    update_timeout_s,
 )
 from bk_core.errors import (
     InvalidArgumentError,
@@ -224,7 +224,7 @@ def forget_log(client: LogClient, name: str, *, cluster: str) -> None:
     if client.store.cluster_id() in (listed.cluster, cluster):
         raise InvalidArgumentError(f"log {name!r} is of this cluster; delete_log (`bk log rm`) deletes it with its ledgers")
     _check_named(client, name, listed, cluster)
-    delete_list(client, name, listed.log_id, version, time.monotonic() + UPDATE_TIMEOUT_S)
+    delete_list(client, name, listed.log_id, version, time.monotonic() + update_timeout_s(client))
     for place in ("intents", "files", "deleted", "readers"):
         for child in client.store.children(f"{place}/{name}"):
             client.store.delete(f"{place}/{name}/{child}")

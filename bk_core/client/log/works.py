@@ -10,7 +10,7 @@ from typing import Protocol
 from bk_core.client.counting import counts_of
 from bk_core.client.log.history import history_of
 from bk_core.client.log.list_store import LogClient, encoded, log_path, read_versioned
-from bk_core.client.repeating import FIRST_PAUSE_S, back_off, until_definite
+from bk_core.client.repeating import FIRST_PAUSE_S, after_a_try, back_off, still_open, until_definite
 from bk_core.errors import (
     BkError,
     LogDataLossError,
@@ -70,6 +70,7 @@ class ListWorks:
         self._log_id = ""
         self._trimmed_seq = 0
         self._deadline: float | None = None  # of the change of the list that is being tried
+        self._is_open = False  # an answer was lost since the last change that was made
         self._pause = FIRST_PAUSE_S
 
     def run(self, machine: ListClearing) -> None:
@@ -124,7 +125,8 @@ class ListWorks:
         self._deadline = self._deadline or time.monotonic() + self._timeout_s
         deadline = self._deadline
         try:
-            listed, version = until_definite(lambda: read_versioned(self._client, self._name), deadline)
+            with after_a_try(self._is_open):
+                listed, version = until_definite(lambda: read_versioned(self._client, self._name), deadline)
         except NoSuchLogError as error:
             return ListRead(effect.request, Outcome.NO_SUCH_LEDGER, error=error)
         self._log_id, self._ledgers.adopted, self._trimmed_seq = listed.log_id, listed.adopted, listed.trimmed_seq
@@ -140,11 +142,12 @@ class ListWorks:
             return ListWritten(effect.request, Outcome.CONFLICT)
         except NoNodeError:
             return ListWritten(effect.request, Outcome.NO_SUCH_LEDGER)
-        except (MetadataOutcomeUnknownError, MetadataUnavailableError):
-            if time.monotonic() >= deadline:  # the caller learns whether the outcome is still open
-                raise
+        except (MetadataOutcomeUnknownError, MetadataUnavailableError) as error:
+            self._is_open = self._is_open or error.outcome_unknown
+            if time.monotonic() >= deadline:
+                raise (still_open(error) if self._is_open else error) from error.__cause__
             return ListWritten(effect.request, Outcome.UNKNOWN)
-        self._deadline, self._pause = None, 0.01
+        self._deadline, self._pause, self._is_open = None, 0.01, False
         self._counts.log_commits.value += 1
         self._counts.log_trims.value += effect.listed.trimmed_seq > self._trimmed_seq
         self._trimmed_seq = effect.listed.trimmed_seq

@@ -13,10 +13,11 @@ import pytest
 import bk_core
 from bk_core.client.log import janitor
 from bk_core.client.log.orphans import adopt_log
-from bk_core.client.repeating import compare_and_set, create_once, while_it_may_pass
+from bk_core.client.repeating import compare_and_set, create_once, until_definite, while_it_may_pass
 from bk_core.errors import BkError, MetadataOutcomeUnknownError, MetadataUnavailableError, OperationTimeoutError, VersionConflictError
 from bk_core.metadata import open_store
 from bk_core.metadata.store import MetadataStore
+from bk_core.protocol.log.position import Position
 
 LONG_S = 30.0
 
@@ -67,9 +68,32 @@ def test_a_read_without_an_answer_is_repeated() -> None:
 
 def test_a_change_that_others_are_always_ahead_of_ends_in_time() -> None:
     cell = Cell(others=("x",) * 10_000)
-    with pytest.raises(OperationTimeoutError, match="timed out: changing the cell"):
+    with pytest.raises(OperationTimeoutError, match=r"changing the cell did not succeed in 0 s: others were faster \d+ times") as late:
         changed(cell, within_s=0.1)
-    assert cell.writes > 1
+    assert cell.writes > 1 and not late.value.outcome_unknown
+
+
+def test_after_a_lost_answer_no_error_says_that_nothing_was_changed() -> None:
+    """META-12: whatever fails behind it, the change may have been made."""
+
+    class Lossy(Cell):
+        def write(self, value: str, version: int) -> None:
+            self._problems = [MetadataUnavailableError("it is away")] * 1000
+            conflict = VersionConflictError("it has another version")
+            conflict.outcome_unknown = True
+            raise conflict
+
+    with pytest.raises(MetadataOutcomeUnknownError, match=r"it is away.*an earlier try, whose answer was lost, may have made the change"):
+        changed(Lossy(), within_s=0.1)
+    outcomes = iter([MetadataOutcomeUnknownError("lost")])
+
+    def request() -> None:
+        raise next(outcomes, MetadataUnavailableError("it is away"))
+
+    with pytest.raises(MetadataOutcomeUnknownError, match="it is away"):
+        until_definite(request, time.monotonic() + 0.1)
+    with pytest.raises(MetadataUnavailableError):
+        until_definite(request, time.monotonic() + 0.1)
 
 
 # --- calls that may pass -------------------------------------------------------------------------------------------------------
@@ -171,7 +195,7 @@ def client(uri: str) -> Iterator[bk_core.BookKeeper]:
 
 def test_deleting_a_log_that_changes_all_the_time_ends_in_time(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     client.create_log("a")
-    monkeypatch.setattr(janitor, "UPDATE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(janitor, "update_timeout_s", lambda _client: 0.2)
 
     def changed_again(*_: object) -> None:
         raise VersionConflictError("log 'a' has another version")
@@ -180,6 +204,42 @@ def test_deleting_a_log_that_changes_all_the_time_ends_in_time(client: bk_core.B
     with pytest.raises(OperationTimeoutError, match="timed out: deleting log 'a'"):
         client.log("a").delete()
     assert client.logs() == ["a"]
+
+
+@pytest.mark.parametrize("call", ["set", "delete", "trim", "writer"])
+def test_a_log_whose_change_lost_its_answer_may_be_changed(uri: str, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    """The store makes the change, its answer is lost, and it stays away: within ``operation_timeout_s``, the error says that the change
+    may have been made."""
+    with bk_core.connect(uri, operation_timeout_s=0.5) as client:
+        log = client.create_log("a")
+        with log.writer() as writer:
+            writer.append(b"x")
+        calls = {
+            "set": lambda: log.set(retention=77),
+            "delete": log.delete,
+            "trim": lambda: log.trim(before=Position(1)),
+            "writer": log.writer,
+        }
+        store, method = type(client.store), "delete" if call == "delete" else "write"
+        real, begun = getattr(store, method), time.monotonic()
+
+        def lost(self: Any, path: str, *more: Any) -> Any:
+            answer = real(self, path, *more)
+            if path != "logs/a":
+                return answer
+            for name in ("read", "write", "delete", "create"):
+                monkeypatch.setattr(store, name, away)
+            raise MetadataOutcomeUnknownError("the answer was lost")
+
+        def away(*_: Any, **__: Any) -> Any:
+            raise MetadataUnavailableError("it is away")
+
+        monkeypatch.setattr(store, method, lost)
+        with pytest.raises(BkError) as failed:
+            calls[call]()
+        assert failed.value.outcome_unknown, failed.value
+        assert time.monotonic() - begun < 20
+        monkeypatch.undo()
 
 
 def test_adopting_a_log_outlasts_a_pause_of_the_store(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:

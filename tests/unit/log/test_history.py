@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bk_core.client.log import history
+from bk_core.client.log import history, list_store
 from bk_core.client.log.history import ChunkCache, history_of, read_log, seal_log, update_ledger_list
 from bk_core.client.log.intents import HISTORY, create_intended, intended_ledgers, intent_here, intents_of, record_intent
 from bk_core.client.log.janitor import delete_log, gc_log, trim_log
@@ -357,7 +357,7 @@ def test_sealing_with_an_answer_that_stays_away(client: Any, monkeypatch: pytest
             raise MetadataOutcomeUnknownError("the answer was lost")
         return int(write(path, value, version))
 
-    monkeypatch.setattr(history, "UPDATE_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(list_store, "update_timeout_s", lambda _client: 0.0)
     monkeypatch.setattr(client.store.__class__, "write", lambda _, *request: away(*request))
     with pytest.raises(MetadataOutcomeUnknownError):
         seal_log(client, "a", limits=SealLimits(4, 2, 2))

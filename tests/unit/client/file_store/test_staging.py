@@ -171,7 +171,7 @@ def test_fs_13_what_is_left_of_a_data_ledger_that_could_not_be_made_is_dropped(
 ) -> None:
     """FS-13: node and ledger, by the owner itself, however far the making came. The bytes go to another ledger."""
     if at == "the look behind it":
-        monkeypatch.setattr(nodes_module, "UPDATE_TIMEOUT_S", 0.0)
+        monkeypatch.setattr(nodes_module, "update_timeout_s", lambda _client: 0.0)
     with FileStore.open(client, "a") as store:
         calls = {
             "the node": (nodes_module, "_record", OperationTimeoutError("nobody answers"), True),
