@@ -150,6 +150,7 @@ _KINDS = {
     "MetadataStore": Check("a metadata store", lambda value: hasattr(value, "cluster_id")),
     "Duration": DURATION,
     "Callable": Check("a function", callable),
+    "AutoRecoveryOptions": Check("AutoRecoveryOptions", lambda value: type(value).__name__ == "AutoRecoveryOptions"),
 }
 
 

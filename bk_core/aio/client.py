@@ -105,7 +105,7 @@ class BookKeeper(StaysHere):
     def _check(self) -> None:
         self._loop.check()
         if self._closing is not None:
-            raise ClientClosedError("this client was closed by this program")
+            raise ClientClosedError("this client was closed by this program").nothing_done()
 
     # --- ledgers --------------------------------------------------------------------------------------------------------------
 

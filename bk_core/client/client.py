@@ -556,6 +556,7 @@ class BookKeeper(LooksInside, StaysHere):
 
         return replication.repair_ledger(self, ledger_id, repair_options(options))
 
+    @checked()
     def auto_recovery(
         self,
         options: AutoRecoveryOptions | None = None,

@@ -18,12 +18,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from bk_core.arguments import brief
 from bk_core.client.guards import check_password
 from bk_core.client.identity import recover_own
 from bk_core.client.log.history import history_of, update_ledger_list
 from bk_core.client.log.intents import create_intended, forget_intent
 from bk_core.client.log.janitor import check_listable
-from bk_core.client.log.list_store import LogClient, read_ledger_list, store_now_ms
+from bk_core.client.log.list_store import LogClient, encoded, read_ledger_list, store_now_ms
 from bk_core.client.log.tables import WrittenRows
 from bk_core.client.operations import unanswered, wait
 from bk_core.errors import (
@@ -90,6 +91,8 @@ def write_rows(
             raise InvalidArgumentError(f"compression is for logs of Arrow entries; {name!r} is a raw one: each value is an entry as it is")
     else:
         text = _text_for(name, listed, given)
+        if text != listed.properties.schema:
+            encoded(name, listed.set_schema(text))  # columns that no list can keep are told of before a row is written
         schema = arrow_schema_of_text(text)
         runs = pack_arrow(_checked(name, batches, schema), schema, entry_size, compression, words=OF_PYTHON)
     ledgers = _Ledgers(client, name, listed, password)
@@ -97,8 +100,10 @@ def write_rows(
         for run in runs:
             ledgers.append(run)
         ranges = ledgers.finish()
-    except BaseException:
+    except BaseException as error:
         ledgers.discard()
+        if isinstance(error, BkError):
+            error.nothing_done()  # no list names the ledgers
         raise
     return _Commit(client, name, listed, text, ranges, password, ended).publish(ledgers)
 
@@ -198,11 +203,11 @@ def _checked(name: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema) ->
 def _values(name: str, given: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Return batches of ``value`` alone. The columns that reading a raw log adds may be there, so that one can be copied."""
     if "value" not in given.names:
-        raise LogSchemaError(f"raw log {name!r} takes a column 'value' (binary or string); the rows have {given.names}", log=name)
+        raise LogSchemaError(f"raw log {name!r} takes a column 'value' (binary or string); the rows have {brief(given.names)}", log=name)
     check_named_once(name, given)
     lost = [column for column in given.names if column not in RAW_COLUMNS.names]
     if lost:
-        raise LogSchemaError(f"raw log {name!r} stores only 'value'; drop {', '.join(map(repr, lost))}, or use an arrow log", log=name)
+        raise LogSchemaError(f"raw log {name!r} stores only 'value'; drop {brief(lost)}, or use an arrow log", log=name)
     return (_only_value(name, batch) for batch in batches)
 
 

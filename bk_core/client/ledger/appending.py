@@ -198,7 +198,7 @@ class Appending(StaysHere):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClientClosedError(f"ledger {self.ledger_id} was closed by this program", ledger=self.ledger_id)
+            raise ClientClosedError(f"ledger {self.ledger_id} was closed by this program", ledger=self.ledger_id).nothing_done()
 
     def _deadline(self) -> float:
         return time.monotonic() + self._session.config.operation_timeout_s

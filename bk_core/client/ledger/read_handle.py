@@ -68,6 +68,7 @@ class ReadHandle(StaysHere):
         self._sizes = EntrySizes(metadata)  # used on the reactor thread
         self._batch = session.config.protocol == "v2"
         self._lock = threading.RLock()
+        self._is_deleted = False
         self._streams: weakref.WeakSet[RunStream] = weakref.WeakSet()  # a stream that an interrupt keeps from starting just disappears
         self._watch: Watch | None = None
         self._closed = False
@@ -147,6 +148,7 @@ class ReadHandle(StaysHere):
         if error is None:
             self._adopt(*result)
         elif isinstance(error, NoNodeError):
+            self._is_deleted = True  # bookies may answer for a quarter of an hour, until they collect it
             self._stop_streams(self._deleted())
         else:
             log.warning("ledger %d: its metadata changed but cannot be read (%s); trying again", self.ledger_id, error)
@@ -263,6 +265,8 @@ class ReadHandle(StaysHere):
     def _tail(self, first: int, *, deliver: bool) -> RunStream:
         self._session.check()
         with self._lock:
+            if self._is_deleted:
+                raise self._deleted()
             machine = Tail(
                 self.ledger_id,
                 self._view.metadata,
@@ -319,7 +323,7 @@ class ReadHandle(StaysHere):
     @checked(entry_id=ID, timeout_s=SECONDS)
     def wait_for(self, entry_id: int, timeout_s: float) -> bool:
         """Wait until ``entry_id`` may be read and return True. Return False when ``timeout_s`` seconds are over, or the ledger is CLOSED
-        below it.
+        below it. Raises NoSuchLedgerError when the ledger is deleted.
 
         Rules: LC-5, LC-7.
         """

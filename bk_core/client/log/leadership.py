@@ -151,7 +151,7 @@ class Leadership(StaysHere):
             self._losses.told(error)
             raise refused(error)
         if self._closing is not None:
-            raise ClientClosedError(f"the writer of log {self.name!r} was closed by this program", log=self.name)
+            raise ClientClosedError(f"the writer of log {self.name!r} was closed by this program", log=self.name).nothing_done()
 
     # --- the machine ----------------------------------------------------------------------------------------------------
 

@@ -160,8 +160,7 @@ class LogWriter(Leadership):
                 self._worker.join(TIDY_S)  # a ledger that is not needed any more is being deleted
                 raise
             problem = self._works.problem
-            why = f"{f': {problem}' if problem else ''}{unanswered(self._works.client, begun)}"
-            late = OperationTimeoutError(f"{what} did not finish within {self._timeout_s:g} s{why}")
+            late = OperationTimeoutError(f"{what} did not finish within {self._timeout_s:g} s{self._why_late(begun)}")
             self._hand_over(lambda now_ns: self._machine.abandon(late, now_ns))
             if isinstance(error, OperationTimeoutError):
                 raise late from problem
@@ -265,7 +264,15 @@ class LogWriter(Leadership):
         what = f"append to log {self.name!r}"
         self._must_not_block(what)
         since_s = time.monotonic()
-        return wait(append(), self._timeout_s, what, since_s=since_s)
+        try:
+            return wait(append(), self._timeout_s, what, since_s=since_s)
+        except OperationTimeoutError as error:
+            raise error.retold(f"{error.args[0]}{self._why_late(since_s)}") from self._works.problem
+
+    def _why_late(self, since_s: float) -> str:
+        """Return what is in the way of an operation that began at ``since_s``, on the monotonic clock; empty if nothing is known."""
+        problem = self._works.problem
+        return f"{f': {problem}' if problem else ''}{unanswered(self._works.client, since_s)}"
 
     def flush(self) -> None:
         """Wait until everything appended so far is acknowledged, whatever others append meanwhile.
@@ -279,9 +286,10 @@ class LogWriter(Leadership):
         if not until_now.is_done:
             what = f"flushing log {self.name!r}"
             self._must_not_block(what)
+            since_s = time.monotonic()
             if not self._lock.until(lambda: until_now.is_done, self._timeout_s):
-                text = f"log {self.name!r}: {self._window.bytes} bytes stayed unacknowledged for {self._timeout_s:g} s"
-                raise OperationTimeoutError(text, log=self.name) from self._works.problem
+                left = f"{self._window.bytes:,} bytes stayed unacknowledged for {self._timeout_s:g} s{self._why_late(since_s)}"
+                raise OperationTimeoutError(f"log {self.name!r}: {left}", log=self.name) from self._works.problem
         until_now.before = None  # else each flush would keep all that came before it
         self.raise_failure()
 
@@ -320,7 +328,8 @@ class LogWriter(Leadership):
             raise
         ticket = allocate_lock()
         ticket.acquire()
-        deadline = time.monotonic() + self._timeout_s
+        since_s = time.monotonic()
+        deadline = since_s + self._timeout_s
         try:
             if self._window.admitted(token, ticket):
                 return
@@ -328,8 +337,8 @@ class LogWriter(Leadership):
         finally:
             token.gone = True  # no interrupt strikes before this
         if not self._window.leave(token):
-            message = f"log {self.name!r}: {self._window.bytes} bytes stayed unacknowledged; this run was not appended"
-            raise OperationTimeoutError(message, log=self.name)
+            left = f"{self._window.bytes:,} bytes stayed unacknowledged for {self._timeout_s:g} s{self._why_late(since_s)}"
+            raise OperationTimeoutError(f"log {self.name!r}: {left}; this run was not appended", log=self.name).nothing_done()
 
     # --- rolling, closing -----------------------------------------------------------------------------------------------
 

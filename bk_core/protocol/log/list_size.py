@@ -22,6 +22,13 @@ def is_large(size: int, size_max: int) -> bool:
 
 def told(listed: LedgerList, size: int, size_max: int) -> str:
     marks = len(json.dumps({name: encode_mark(mark) for name, mark in listed.committed.items()}))
+    columns = sum(map(len, {listed.properties.schema, *listed.schemas}))
+    if columns > marks:
+        return (
+            f"{size:,} bytes of at most {size_max:,}, {columns:,} of them for its columns"
+            f"{f', which changed {len(listed.schemas):,} times' if len(listed.schemas) > 1 else ''}. "
+            "Use fewer columns, or nest them; several logs may have the parts of a wide table"
+        )
     return (
         f"{size:,} bytes of at most {size_max:,}, {marks:,} of them for the marks of {len(listed.committed):,} queries and transactions. "
         "Drop marks of those that are gone, by id (bk log marks NAME --forget ID), by age (--forget-older-than 30d), or by "

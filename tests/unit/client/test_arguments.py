@@ -56,6 +56,7 @@ WRONG: dict[str, list[Any]] = {
     "LogClient": ["zk://h/ledgers", 8, object()],
     "MetadataStore": ["zk://h/ledgers", 8, object()],
     "ReadOptions": ["fast", {}, 8],
+    "AutoRecoveryOptions": ["fast", {}, 8],
     "ZooKeeperAuth": ["sasl", {}, ("user", "password")],
     "MetadataAuth": ["sasl", {}, ("user", "password")],
     "Metadata": NO_TEXTS,
@@ -174,6 +175,7 @@ CALLS: list[tuple[str, Callable[[Tree], Callable[..., Any]]]] = [
     ("Limits", lambda tree: Limits),
     ("ReadOptions", lambda tree: ReadOptions),
     ("RepairOptions", lambda tree: RepairOptions),
+    ("AutoRecoveryOptions", lambda tree: bk_core.AutoRecoveryOptions),
 ]  # fmt: skip
 
 

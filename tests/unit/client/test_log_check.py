@@ -296,3 +296,5 @@ def test_the_bound_of_a_list() -> None:
     with pytest.raises(LogListFullError, match="101 bytes of at most 100"):
         check_size("a", listed, 101, 100)
     assert is_large(51, 100) and not is_large(50, 100)
+    with pytest.raises(LogListFullError, match="50 of them for its columns. Use fewer columns"):
+        check_size("a", listed.set_schema("x" * 50), 101, 100)

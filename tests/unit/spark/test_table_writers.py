@@ -14,7 +14,7 @@ import pytest
 import bk_core
 from bk_core.bookie.server import EmbeddedBookie
 from bk_core.client.log.entering import enter_one
-from bk_core.errors import InvalidArgumentError, MetadataUnavailableError, OperationTimeoutError
+from bk_core.errors import InvalidArgumentError, LogListFullError, MetadataUnavailableError, OperationTimeoutError
 from bk_core.metadata import open_store
 from bk_core.metadata.memory import MemoryStore
 from bk_core.protocol.log.position import Position
@@ -84,6 +84,15 @@ def test_a_raw_log_takes_any_bytes_from_such_a_writer(world: World) -> None:
     with log.writer(arrow_entries=True) as writer:
         writer.append(b"plain")
     assert log.to_arrow(columns=["value"]).to_pydict() == {"value": [b"plain"]}
+
+
+def test_columns_that_no_list_can_keep_are_told_before_a_row_is_written(world: World) -> None:
+    wide = world.client.create_log("wide", entry_format="arrow")
+    before = list(world.client.list_ledgers())
+    table = pa.table({f"column {n:05} with a rather long name": pa.array([n]) for n in range(12_000)})
+    with pytest.raises(LogListFullError, match="of them for its columns") as refused:
+        wide.write(table)
+    assert not refused.value.outcome_unknown and list(world.client.list_ledgers()) == before
 
 
 def test_an_outage_ends_a_write_after_the_timeout_of_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
