@@ -65,7 +65,7 @@ class JudgedDisk(ABC):
         if self._commit_failed:
             return f"what it accepted cannot be written, which is tried again every {HOUSEKEEPING_S:g} s"
         if self._foreign:
-            return "the metadata store holds another cluster"
+            return "the metadata store holds another cluster, or another cookie of this bookie"
         if told:
             return "an operator has made it so (bk bookie read-only)"
         return (

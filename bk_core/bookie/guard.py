@@ -35,11 +35,13 @@ class ClusterGuard:
         sight = judge_cluster(mine.instance_id, found, self._differences(found))
         self._on_foreign(sight is Sight.FOREIGN)
         if not may_believe([sight]):
-            raise CollectionRefusedError(
-                f"bookie {self._bookie_id} keeps all it has: the metadata store holds {sight.value} "
-                f"(instance id {found}, this bookie's is {mine.instance_id}). Restore the cluster's metadata, or stop this bookie",
-                bookie=self._bookie_id,
-            )
+            if found == mine.instance_id:
+                cookie = "no cookie of it" if sight is Sight.GONE else "a cookie that is not its own"
+                why = f"the metadata store has {cookie}; `bk bookie cookie put` gives it back"
+            else:
+                why = f"the metadata store holds {sight.value} (instance id {found}, this bookie's is {mine.instance_id})"
+                why += "; restore the cluster's metadata, or stop this bookie"
+            raise CollectionRefusedError(f"bookie {self._bookie_id} keeps all it has: {why}", bookie=self._bookie_id)
 
     def _differences(self, instance_id: str | None) -> tuple[str, ...] | None:
         try:

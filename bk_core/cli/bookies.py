@@ -262,14 +262,31 @@ def get_cookie(bookie_id: str, raw: bool, uri: str, protocol: str, as_json: bool
         say_table(*display.cookie(found))
 
 
+def _replace_cookie(client: BookKeeper, bookie_id: str, data: bytes, replace: bool) -> None:
+    """Write a cookie over one that is of no use. Raises InvalidArgumentError over one of this cluster, and without ``replace``."""
+    from bk_core.metadata.cookies import decode_cookie
+
+    there = client.store.read_cookie(bookie_id)
+    try:
+        what = f"a cookie of cluster {decode_cookie(there.data).instance_id}"
+        if decode_cookie(there.data).instance_id == client.store.instance_id():
+            raise InvalidArgumentError(f"bookie {bookie_id} has a cookie of this cluster; nothing was changed", bookie=bookie_id)
+    except MetadataFormatError:
+        what = "a cookie that cannot be understood"
+    if not replace:
+        raise InvalidArgumentError(f"bookie {bookie_id} has {what}; nothing was changed. --replace writes over it", bookie=bookie_id)
+    client.store.write_cookie(bookie_id, data, there.version)
+
+
 @cookie.command("put")
 @click.argument("bookie_id", metavar="BOOKIE")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--replace", is_flag=True, help="In place of one that is of another cluster, or that nobody understands.")
 @cluster_options
-def put_cookie(bookie_id: str, file: Path, uri: str, protocol: str, as_json: bool) -> None:
+def put_cookie(bookie_id: str, file: Path, replace: bool, uri: str, protocol: str, as_json: bool) -> None:
     """Give a bookie its lost cookie again, from FILE: the file current/VERSION in one of its directories, or what `get --raw` gave.
 
-    It is refused if the bookie has one, and for a cookie of another bookie or another cluster.
+    It is refused if the bookie has one of this cluster, and for a cookie of another bookie or another cluster.
 
     --json: bookie, created.
     """
@@ -286,7 +303,7 @@ def put_cookie(bookie_id: str, file: Path, uri: str, protocol: str, as_json: boo
         try:
             client.store.write_cookie(bookie_id, data, None)
         except NodeExistsError:
-            raise InvalidArgumentError(f"bookie {bookie_id} has a cookie; nothing was changed", bookie=bookie_id) from None
+            _replace_cookie(client, bookie_id, data, replace)
     if as_json:
         say_json({"bookie": bookie_id, "created": True})
     else:

@@ -14,10 +14,11 @@ from bk_core.cli.output import access_options, cluster_options, connected, now_m
 from bk_core.cli.progress import with_progress
 from bk_core.display import ledgers as display
 from bk_core.display.words import counted
-from bk_core.errors import NoSuchLedgerError
+from bk_core.errors import MetadataFormatError, NoSuchLedgerError
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
+    from bk_core.protocol.ledger.metadata import LedgerMetadata
 
 
 @click.group()
@@ -131,6 +132,25 @@ def recover_ledger(ledger_id: int, password: str, digest: str | None, uri: str, 
         click.echo(f"ledger {ledger_id} is {metadata.state.name}, last entry {metadata.last_entry_id}, length {metadata.length:,}")
 
 
+def _known(client: BookKeeper, ledger_id: int, even_if_listed: bool) -> LedgerMetadata | None:
+    """Return the metadata of a ledger that is to be deleted; None if it cannot be understood and the user insists."""
+    from bk_core.client.deleting import refuse_unreadable
+
+    try:
+        return client.ledger_metadata(ledger_id)
+    except MetadataFormatError as error:
+        refuse_unreadable(ledger_id, error, even_if_listed)
+        return None
+
+
+def _told(ledger_id: int, metadata: LedgerMetadata | None) -> str:
+    """Return what a question says of a ledger that is to be deleted."""
+    if metadata is None:
+        return f"{ledger_id} (its metadata cannot be understood)"
+    log = metadata.custom.get("log", b"").decode("utf-8", "replace")
+    return f"{ledger_id} ({metadata.state.name}, last entry {metadata.last_entry_id}{f', made for log {log!r}' if log else ''})"
+
+
 @ledger.command("rm")
 @click.argument("ledger_ids", type=int, nargs=-1, required=True)
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -144,12 +164,15 @@ def remove_ledgers(ledger_ids: tuple[int, ...], yes: bool, even_if_listed: bool,
 
     --json: ledger, deleted.
     """
+    from bk_core.client.deleting import refuse_listed
+
     with connected(uri, protocol) as client:
-        found = {one: client.ledger_metadata(one) for one in ledger_ids}  # a mistyped id is an error before anything is deleted
+        found = {one: _known(client, one, even_if_listed) for one in ledger_ids}  # a mistyped id is an error before anything is deleted
         for ledger_id, metadata in found.items():
+            if not even_if_listed and metadata is not None:
+                refuse_listed(client, ledger_id, metadata.custom)  # and not after the question
             if not yes:
-                question = f"delete ledger {ledger_id} ({metadata.state.name}, last entry {metadata.last_entry_id})?"
-                click.confirm(question, abort=True, err=True)
+                click.confirm(f"delete ledger {_told(ledger_id, metadata)}?", abort=True, err=True)
             client.delete_ledger(ledger_id, even_if_listed=even_if_listed)
             if as_json:
                 say_json({"ledger": ledger_id, "deleted": True})

@@ -33,6 +33,7 @@ _CHUNK_BYTES = 1 << 18
 _LINE_BYTES_MAX = 64 << 20
 _DIGITS_MAX = 19  # of a segment or an entry
 _RUNS_MAX = 64  # on their way at a time
+_LAST = 10  # rows or entries that tail shows
 
 
 # --- append --------------------------------------------------------------------------------------------------------------
@@ -40,7 +41,7 @@ _RUNS_MAX = 64  # on their way at a time
 
 @click.command()
 @click.argument("name")
-@click.option("--take-over", is_flag=True, help="Fence whoever writes the log now, or died while writing it.")
+@click.option("--take-over", is_flag=True, help="Fence whoever writes the log now. One that is certainly gone is fenced without it.")
 @click.option("--take-over-queries", is_flag=True, help="Stop the queries of Spark that write the log.")
 @password_option
 @cluster_options
@@ -51,12 +52,10 @@ def append(name: str, take_over: bool, take_over_queries: bool, password: str, u
 
     --json: log, entries, bytes, first, last (seq and entry of each; null without entries).
     """
-    from bk_core.client.log.writer import LogWriter
-
     with connected(uri, protocol) as client:
         secret = password.encode()
         with _told_for_lines(name):
-            opened = LogWriter.open(client, name, password=secret, take_over=take_over, take_over_queries=take_over_queries)
+            opened = client.log(name, password=secret).writer(take_over=take_over, take_over_queries=take_over_queries)
         with opened as writer:
             sent = _Sent(writer, client.config.operation_timeout_s)
             with _watched() as show:
@@ -172,7 +171,7 @@ def _lines(source: BinaryIO) -> Iterator[list[bytes]]:
 @click.argument("name")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
 @click.option(
-    "-n", "--lines", "count", type=click.IntRange(min=0), default=10, show_default=True, help="How many of the last rows or entries."
+    "-n", "--lines", "count", type=click.IntRange(min=0), help="How many of the last rows or entries: 10, and with --from no bound."
 )
 @click.option("--from", "start", metavar="SEQ[:ENTRY]|first|end", help="Start there instead of at the last rows or entries.")
 @click.option("--columns", metavar="NAME,...", help="Show only these columns of the rows, in this order.")
@@ -184,7 +183,7 @@ def _lines(source: BinaryIO) -> Iterator[list[bytes]]:
 def tail(
     name: str,
     follow: bool,
-    count: int,
+    count: int | None,
     start: str | None,
     columns: str | None,
     entries: bool,
@@ -206,6 +205,8 @@ def tail(
     from bk_core.client.log.reader import LogReader
 
     check_raw(raw, as_json)
+    if start is not None and count is not None:
+        raise click.UsageError("-n counts the last rows or entries, and --from says where to begin: leave one of them out")
     secret = password.encode()
     with connected(uri, protocol) as client:
         view = read_log(client, name)
@@ -215,6 +216,7 @@ def tail(
         if start is not None:
             where = _position(view, start, client, secret)
         else:
+            count = _LAST if count is None else count
             where = last_rows(client, view, count, secret) if rows else last_entries(client, view, count, secret)
         if rows:
             wanted = None if columns is None else columns.split(",")

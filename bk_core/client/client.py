@@ -28,6 +28,7 @@ from bk_core.config import ClientConfig, ClientSettings, WireProtocol
 from bk_core.errors import (
     ClientClosedError,
     InvalidArgumentError,
+    MetadataFormatError,
     MetadataUnavailableError,
     NoNodeError,
     NoSuchLedgerError,
@@ -363,17 +364,22 @@ class BookKeeper(LooksInside, StaysHere):
 
         A ledger that is not CLOSED is deleted as well, as Apache's client does it. Its writer is not told: bookies go on acknowledging its
         entries, which are lost, until it closes the ledger or a bookie fails. Recover the ledger first (``open_ledger``), which ends the
-        writer. ``even_if_listed`` deletes also a ledger that a log lists, which loses its entries.
+        writer. ``even_if_listed`` deletes also a ledger that a log lists, which loses its entries, and one whose metadata cannot be
+        understood.
 
-        Raises NoSuchLedgerError if there is none, and LedgerListedError for one that a log lists, unless ``even_if_listed``.
+        Raises NoSuchLedgerError if there is none. Unless ``even_if_listed`` raises LedgerListedError for one that a log lists, and
+        MetadataFormatError for one that nobody understands.
 
         Rules: GRD-2, GRD-7.
         """
-        metadata, _ = self._load(ledger_id)
-        if not even_if_listed and metadata.custom:
-            from bk_core.client.deleting import refuse_listed
+        from bk_core.client.deleting import refuse_listed, refuse_unreadable
 
-            refuse_listed(self, ledger_id, metadata.custom)
+        try:
+            metadata, _ = self._load(ledger_id)
+            if not even_if_listed and metadata.custom:
+                refuse_listed(self, ledger_id, metadata.custom)
+        except MetadataFormatError as error:
+            refuse_unreadable(ledger_id, error, even_if_listed)
         self._session.definite(lambda: self.store.delete_ledger(ledger_id))
         self.counts.ledgers_deleted.value += 1
 

@@ -1,4 +1,4 @@
-"""Refuses to delete a ledger that a log lists, or that holds bytes of a file store, unless the caller insists."""
+"""Refuses to delete a ledger that a log lists, that holds bytes of a file store, or that nobody understands, unless the caller insists."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from bk_core.client.files.nodes import PURPOSE, holds_files
 from bk_core.client.log.history import read_log
 from bk_core.client.log.list_store import LogClient
-from bk_core.errors import InvalidArgumentError, LedgerListedError, LogError, NoSuchLogError
+from bk_core.errors import InvalidArgumentError, LedgerListedError, LogError, MetadataFormatError, NoSuchLogError
 from bk_core.protocol.log.names import store_of
 
 
@@ -28,6 +28,12 @@ def refuse_listed(client: LogClient, ledger_id: int, custom: Mapping[str, bytes]
     if listed:
         message = f"ledger {ledger_id} is part of log {name!r}, which would lose its entries: trim or delete the log instead; {_INSIST}"
         raise LedgerListedError(message, ledger=ledger_id, log=name)
+
+
+def refuse_unreadable(ledger_id: int, error: MetadataFormatError, insists: bool) -> None:
+    """Raise MetadataFormatError unless the caller insists: nobody knows if a log lists the ledger."""
+    if not insists:
+        raise MetadataFormatError(f"{error.args[0]}; {_INSIST}", ledger=ledger_id) from error
 
 
 _INSIST = "even_if_listed=True (--even-if-listed) deletes the ledger all the same"

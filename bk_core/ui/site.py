@@ -75,7 +75,7 @@ class Site:
             case ["queries"]:
                 return queries.page(world)
             case ["doctor"]:
-                return examinations.doctor_page(world)
+                return examinations.doctor_page(world, asked.query)
             case ["events"]:
                 return events.page(world, asked.query.get("kind", ""))
         return no_such("There is no such page.", "")

@@ -85,7 +85,7 @@ def judge_bookies(
             yield Finding("cookie-missing", what, advice, command, bookies=(bookie,))
         if bookie in cookies:
             yield from _judge_cookie(client, bookie, instance)
-        if state == READ_ONLY:
+        if state == READ_ONLY and bookie in cookies:  # without a cookie it has made itself so
             yield _read_only(bookie, probes.get(bookie))
         if bookie in probes:
             yield from _judge_probe(probes[bookie], named.get(bookie, 0))
@@ -141,8 +141,10 @@ def _judge_cookie(client: BookKeeper, bookie: BookieId, instance: str | None) ->
         return
     if cookie.instance_id != instance:
         what = f"the cookie of bookie {bookie} is of cluster {cookie.instance_id}, and this one is {instance}"
-        advice = "the cluster was made anew, or the bookie was moved: restore the metadata, or let the bookie start on new directories"
-        yield Finding("cookie-foreign", what, advice, f"bk bookie show {bookie}", bookies=(bookie,))
+        advice = "the cluster was made anew, or the bookie was moved: restore the metadata, or let the bookie start on new directories; "
+        advice += "if its directories are of this cluster, give it the cookie that it keeps itself"
+        command = f"bk bookie cookie put {bookie} DIRECTORY/current/VERSION --replace"
+        yield Finding("cookie-foreign", what, advice, command, bookies=(bookie,))
 
 
 def _judge_probe(probe: BookieProbe, named: int) -> Iterator[Finding]:

@@ -51,6 +51,7 @@ class LedgerScan:
         self.suspects: list[int] = []
         self.newest_ms = 0
         self._states: Counter[str] = Counter()
+        self._widest = 0  # ensemble of a ledger that lacks copies
         self._fragments: Counter[BookieId] = Counter()
         self._ledgers: Counter[BookieId] = Counter()
         self._lacking: Counter[BookieId] = Counter()
@@ -105,6 +106,7 @@ class LedgerScan:
                 lacking.update(bookie for bookie in fragment.ensemble if bookie not in self._alive)
             lost = lost or _is_lost(gone, fragment.first_entry_id, entries, metadata.write_quorum_size)
         if lacking:
+            self._widest = max(self._widest, metadata.ensemble_size)
             self._short.add(ledger_id)
             self._lacking.update(lacking)
         if tail:
@@ -131,7 +133,9 @@ class LedgerScan:
         """Yield what is wrong. ``now_ms`` is the time by which a recovery is called long."""
         if self._unreadable.count:
             what = f"the metadata of {counted(self._unreadable.count, 'ledger')} cannot be understood"
-            advice = "Apache's auditor stops at it; restore the node from a backup, or delete it if its entries may go"
+            advice = (
+                "Apache's auditor stops at it; restore the node from a backup, or `bk ledger rm ID --even-if-listed` if its entries may go"
+            )
             yield _of("ledger-unreadable", self._unreadable, what, advice, "bk ledger show {ledger}")
         if self._lost.count:
             what = f"{counted(self._lost.count, 'ledger')} with entries of which no running bookie has a copy"
@@ -140,6 +144,8 @@ class LedgerScan:
         if self._short.count:
             what = f"{counted(self._short.count, 'ledger')} with copies on bookies that are down: {self._told_gone()}"
             advice = "if a bookie comes back soon, nothing; else copy what it had to others"
+            if len(self._alive) < self._widest:
+                advice = f"start a bookie first: {len(self._alive):,} run, and an ensemble has {self._widest:,}; then copy what is missing"
             lost = "".join(f" --lost {bookie}" for bookie in sorted(self._unreachable & self._lacking.keys()))
             yield _of("under-replicated", self._short, what, advice, f"bk ledger repair --all{lost}", bookies=self._gone_of())
         if self._tails.count:
@@ -147,7 +153,8 @@ class LedgerScan:
             advice = (
                 "a live writer replaces the bookie with its next entry; this closes ledgers whose writer is gone, and ends one that lives"
             )
-            yield _of("open-tail-lost", self._tails, what, advice, "bk ledger repair {ledger} --recover-open")
+            which = "{ledger}" if self._tails.count == 1 else "--all"
+            yield _of("open-tail-lost", self._tails, what, advice, f"bk ledger repair {which} --recover-open")
         yield from self._stuck(now_ms)
         yield from self._skewed()
 

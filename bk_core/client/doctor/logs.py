@@ -111,7 +111,8 @@ def _judge_log(client: BookKeeper, name: str, listed: LedgerList, ids: Sequence[
         what = f"log {name} lists {counted(len(lost), 'ledger')} with {counted(rows, 'row')} that cannot be found"
         insists = " --even-if-alive" if any(one.ledger_id in missing for one in listed.live_segments) else ""  # it named the owner
         repair = f"bk log repair {name}" if store_of(name) is None else f"bk checkpoint rm {store_of(name)}{insists}"
-        advice = f"restore the metadata of the ledgers if it can be had; `{repair}` gives them up for good"
+        soon = "and soon, because bookies delete what no metadata names (Apache's within 15 minutes)"
+        advice = f"restore the metadata of the ledgers if it can be had, {soon}; `{repair}` gives them up for good"
         command = f"bk log check {name}"
         yield Finding("log-ledgers-missing", what, advice, command, ledgers=ledgers[:SHOWN_MAX], logs=(name,), count=len(lost))
     gone = [ledger_id for ledger_id, writer in writers.items() if writer.state == GONE]

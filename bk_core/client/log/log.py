@@ -200,7 +200,7 @@ class Log(StaysHere):
             if writer.state != GONE:
                 known = "is being" if writer.state == ALIVE else "may be being"
                 told = f"log {self.name!r} {known} written ({writer.told}; ledger {ledger_id})"
-                message = f"{told}; {writer.ending()}, or end its writing: take_over=True"
+                message = f"{told}; {writer.ending()}, or end its writing: take_over=True (--take-over)"
                 raise LogWriterAliveError(message, log=self.name, ledger=ledger_id)
         return live
 

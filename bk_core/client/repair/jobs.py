@@ -435,7 +435,7 @@ class _Job:
     def _copy(self, machine: FragmentRepair, span: FragmentSpan) -> None:
         total = span.last_entry_id - span.first_entry_id + 1 if machine.targets else None
         try:
-            self._run(machine, lambda: Progress(self.ledger_id, "copy", machine.entries_copied, total, machine.bytes_copied))
+            self._run(machine, lambda: Progress(self.ledger_id, "copy", _seen(machine), total, machine.bytes_copied))
         finally:
             self._report.entries_copied += machine.entries_copied
             self._report.bytes_copied += machine.bytes_copied
@@ -488,6 +488,11 @@ class _Job:
         with driven(driver, machine, machine.start, self._metadata) as future:
             problem = f"nothing moved in ledger {self.ledger_id}"
             return wait_and_tell(future, look, self._say, self._session.config.operation_timeout_s, problem)
+
+
+def _seen(machine: FragmentRepair) -> int:
+    """Return the entries that are done with: copied, or readable nowhere."""
+    return machine.entries_copied + len(machine.unreadable)
 
 
 class _ReplicationDriver(Driver):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from bk_core.display import cluster as cluster_tables
 from bk_core.display import xray as xray_tables
 from bk_core.display.table import Lines, Table
+from bk_core.display.words import told_age
 from bk_core.ui.layout import Page, World, shown
 from bk_core.ui.markup import Markup, joined, link, section, sentence, table, tag
 from bk_core.ui.pages.ledgers import number
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from bk_core.client.doctor.findings import Diagnosis
     from bk_core.client.xray import Xray
 
-DOCTOR_S = 300.0  # so old may a diagnosis be: it reads the metadata of all ledgers
+DOCTOR_S = 300.0  # so old may a diagnosis be while no bookie comes or goes: it reads the metadata of all ledgers
+AGAIN_S = 5.0  # and so old if somebody asks for a new one
 XRAY_S = 60.0
 XRAY_RATE = 20_000_000  # bytes a second that an x-ray reads
 XRAY_ENTRIES = 1_000_000  # of one x-ray
@@ -25,12 +27,17 @@ ROWS_MAX = 200
 _KINDS = {"error": "bad", "warning": "watch", "note": ""}
 
 
-def doctor_page(world: World) -> Page:
-    """Return what `bk cluster doctor` says."""
-    answer = world.answers.get(("doctor",), world.client.doctor, fresh_s=DOCTOR_S)
+def doctor_page(world: World, query: Mapping[str, str]) -> Page:
+    """Return what `bk cluster doctor` says. A bookie that comes or goes makes an older answer worthless."""
+    sight = world.watcher.sight
+    bookies = () if sight is None else (sight.bookies.writable, sight.bookies.readonly, tuple(sight.cookies))
+    answer = world.answers.get(("doctor", bookies), world.client.doctor, fresh_s=AGAIN_S if query.get("again") else DOCTOR_S)
     body = section("All of the cluster", shown(answer, _diagnosis, what="a look at the whole cluster", old_s=DOCTOR_S), name="doctor")
-    about = f"Bookies, the metadata of all ledgers and the lists of all logs, looked at anew after {DOCTOR_S / 60:.0f} minutes."
-    more = tag("p", f"{about} ", sentence("`bk cluster doctor` says the same."), class_="soft")
+    age = "" if answer.age_s is None else f"This is from {told_age(int(answer.age_s * 1000))} ago. "
+    about = "Bookies, the metadata of all ledgers and the lists of all logs."
+    when = f"They are looked at anew when a bookie comes or goes, and after {DOCTOR_S / 60:.0f} minutes."
+    again = link("/doctor?again=1", "Look again")
+    more = tag("p", f"{age}{about} {when} ", again, ". ", sentence("`bk cluster doctor` says the same."), class_="soft")
     return Page("Doctor", joined([body, more]), "/", refreshes=answer.is_pending)
 
 

@@ -219,6 +219,14 @@ def test_a_lost_cookie_is_given_again(bk: Bk, client: bk_core.BookKeeper, tmp_pa
     assert "of cluster another" in bk.err
     bk("cookie", "put", bookie, str(version), group="bookie")
     assert client.store.read_cookie(bookie).data == version.read_bytes()
+    for useless, told in ((foreign.read_bytes(), "a cookie of cluster another"), (b"9\n", "a cookie that cannot be understood")):
+        client.store.write_cookie(bookie, useless, client.store.read_cookie(bookie).version)
+        bk("cookie", "put", bookie, str(version), group="bookie", status=1)
+        assert f"has {told}; nothing was changed. --replace writes over it" in bk.err
+        bk("cookie", "put", bookie, str(version), "--replace", group="bookie")
+        assert client.store.read_cookie(bookie).data == version.read_bytes()
+    bk("cookie", "put", bookie, str(version), "--replace", group="bookie", status=1)
+    assert "has a cookie of this cluster" in bk.err
     assert "cluster" in bk("cookie", "get", bookie, group="bookie")
 
 

@@ -168,6 +168,10 @@ def test_metadata_that_cannot_be_understood(bk: Bk, client: bk_core.BookKeeper) 
     client.store.write_ledger(ledger_id, b"BookieMetadataFormatVersion\t9\n", client.store.read_ledger(ledger_id).version)
     (unreadable,) = found(bk)
     assert (unreadable["code"], unreadable["ledgers"]) == ("ledger-unreadable", [ledger_id])
+    bk("rm", str(ledger_id), "--yes", group="ledger", status=1)
+    assert "--even-if-listed" in bk.err and ledger_id in list(client.list_ledgers())
+    bk("rm", str(ledger_id), "--yes", "--even-if-listed", group="ledger")  # as the doctor says
+    assert ledger_id not in list(client.list_ledgers())
 
 
 def test_cookies(bk: Bk, client: bk_core.BookKeeper) -> None:
@@ -306,6 +310,7 @@ def test_full_disks_and_mixed_releases(bk: Bk, client: bk_core.BookKeeper, monke
 def test_why_a_bookie_is_read_only(client: bk_core.BookKeeper, total: int, free: int, said: str, command: str) -> None:
     """A small share that is used says little of a small disk: the bookie keeps room for recoveries whatever its size."""
     probe = BookieProbe("b:1", "answers", total_bytes=total, free_bytes=free)
+    client.store.write_cookie("b:1", b"9\n", None)
     (finding,) = (one for one in judge_bookies(client, {"b:1": READ_ONLY}, {"b:1": probe}, {}) if one.code == "bookie-read-only")
     assert finding.what == f"bookie b:1 is read-only{said}" and finding.command == command
     assert ("becomes writable by itself" in finding.advice) is (command == "bk bookie show b:1")

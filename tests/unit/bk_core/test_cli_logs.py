@@ -211,7 +211,7 @@ def test_append_fences_only_when_it_is_told_to(bk: Bk, client: bk_core.BookKeepe
     with LogWriter.open(client, "a", password=b"p") as writer:
         writer.append(b"one")
         bk("append", "a", "--password", "p", status=1, stdin=b"two\n")
-        assert "(--take-over) fences it" in bk.err
+        assert "or end its writing: take_over=True (--take-over)" in bk.err
         assert f"process {os.getpid()} on host {socket.gethostname()}, since 20" in bk.err
         writer.append(b"still there")
         assert [e["seq"] for e in bk.json("tail", "a", "--password", "p", "-n", "1")] == [0]  # of a live segment, too
@@ -219,6 +219,23 @@ def test_append_fences_only_when_it_is_told_to(bk: Bk, client: bk_core.BookKeepe
         assert "[BK-PASSWORD]" in bk.err
         bk("append", "a", "--take-over", "--password", "p", stdin=b"two\n")
     assert [e["bytes"] for e in bk.json("tail", "a", "--password", "p")] == [3, 11, 3]
+
+
+def test_append_takes_over_from_who_is_certainly_gone(bk: Bk, client: bk_core.BookKeeper) -> None:
+    """As ``Log.writer`` does, and as the doctor says."""
+    bk("create", "a", "--entry-format", "raw")
+    with LogWriter.open(client, "a") as writer:
+        writer.append(b"one")
+        writer.abandon()
+    bk("append", "a", stdin=b"two\n")
+    assert [entry["bytes"] for entry in bk.json("tail", "a", "--from", "first")] == [3, 3]
+
+
+def test_tail_counts_from_the_end_or_begins_somewhere(bk: Bk, client: bk_core.BookKeeper) -> None:
+    fill(client, "a", 2, entries=8)
+    assert len(bk.json("tail", "a")) == 10 and len(bk.json("tail", "a", "--from", "first")) == 16
+    bk("tail", "a", "--from", "first", "-n", "3", status=2)
+    assert "leave one of them out" in bk.err
 
 
 def test_lines_are_no_entries_of_an_arrow_log(bk: Bk) -> None:
@@ -245,6 +262,7 @@ def test_a_ledger_of_a_log_is_deleted_only_when_it_is_told_to(bk: Bk, client: bk
     fill(client, "a", 1)
     ledger_id = str(read_log(client, "a").segment(0).ledger_id)
     assert cli.run(["ledger", "rm", ledger_id, "--yes"]) == 1
+    assert cli.run(["ledger", "rm", ledger_id]) == 1  # without a question, which would be in vain
     assert list(client.list_ledgers()) == [int(ledger_id)]
     assert cli.run(["ledger", "rm", ledger_id, "--yes", "--even-if-listed"]) == 0
     assert list(client.list_ledgers()) == []

@@ -184,7 +184,10 @@ def test_a_writer_of_this_program_that_is_gone_is_taken_over(client: bk_core.Boo
     assert read(log)[len(ROWS) :] == [b"dropped", b"abandoned", b"left", b"last"]
 
 
-OWN = r"is being written \(this program, process .* on host .*\); close that writer of this program, or end its writing: take_over=True$"
+OWN = (
+    r"is being written \(this program, process .* on host .*\); close that writer of this program, or end its writing: "
+    r"take_over=True \(--take-over\)$"
+)
 
 
 def test_a_living_writer_is_ended_only_by_the_word(client: bk_core.BookKeeper, log: Log) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -382,6 +383,21 @@ def test_rr8_without_an_exchange_the_other_entries_are_still_filled_in() -> None
     error = world.run(machine)
     assert isinstance(error, ReplicationError) and machine.unreadable == [5]
     assert world.copies("b") == [e for e in range(LAST + 1) if e != 5]
+
+
+def test_rr8_the_pauses_are_made_once_where_much_is_gone() -> None:
+    """RR-8: of a long stretch that no bookie has, only the first entry is waited for; what lies behind it is still filled in."""
+    world = closed()
+    world.bookies["b"].entries.clear()
+    gone = range(3, LAST)
+    for name in ("a", "c"):
+        for entry in gone:
+            del world.bookies[name].entries[entry]
+    machine = repair(world, refill={1: EntryRanges(((0, LAST),))})
+    assert isinstance(world.run(machine), ReplicationError) and machine.unreadable == list(gone)
+    assert world.copies("b") == [0, 1, 2, LAST]
+    asked = Counter(entry for _, entry in world.asked)
+    assert asked[3] >= 2 * (1 + Limits().replication_retries_max) and all(asked[entry] <= 3 for entry in gone[1:])
 
 
 def test_rr8_a_target_that_refuses_is_named() -> None:

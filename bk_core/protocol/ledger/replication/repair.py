@@ -326,7 +326,7 @@ class FragmentRepair:
         line += self._digest_note
         if self.exchanges:
             return [Log("error", line), *self._fail(ReplicationError(line, ledger=self.ledger_id, entry=reading.next))]
-        reading.next, reading.retries = reading.next + 1, 0
+        reading.next += 1  # what lies behind is asked for once everywhere, with no pauses until something is readable again
         reading.tried.clear()
         if reading.next <= reading.last:
             self._waiting.appendleft(reading)
