@@ -226,11 +226,32 @@ checkpoint-secret: setup
 spark-suites: setup
 	@$(ENV) BK_SUITES=all $(BIN)/pytest -q tests/conformance/hadoop
 
-## TLS and passwords of Apache's bookies, with each release of BookKeeper. RELEASES="4.18.0 4.14.7"
-secure-matrix: setup
-	@$(ENV) for release in $(or $(RELEASES),4.18.0 4.17.3 4.16.6 4.14.7); do \
+## TLS, roles and passwords of Apache's bookies, each release of BookKeeper. RELEASES="4.18.0 4.14.7"
+# KERBEROS=1 with Kerberos, which needs what `make kerberos` needs.
+secure-matrix: setup $(if $(KERBEROS),$(STAMPS)/kerberos)
+	@$(ENV) export PYTHONPATH="$$PWD/.cache/kerberos"; for release in $(or $(RELEASES),4.18.0 4.17.3 4.16.6 4.14.7); do \
 	  $(SAY) "Apache BookKeeper $$release"; BK_TEST_APACHE_VERSION=$$release $(BIN)/pytest -q tests/integration/test_secured_bookies.py \
-	    tests/integration/test_bookie_sasl.py || exit 1; done
+	    tests/integration/test_bookie_sasl.py tests/integration/test_bookie_roles.py \
+	    $(if $(KERBEROS),tests/integration/kerberos_bookies.py) || exit 1; done
+
+# The package gssapi comes as source alone, and is compiled against the library of Kerberos. So neither `make setup` nor the gate has it.
+$(STAMPS)/kerberos: requirements-kerberos.txt | $(STAMPS)/packages
+	@missing=""; for name in krb5kdc kadmin.local kdb5_util kinit klist krb5-config; do \
+	  PATH="$$PATH:/usr/sbin:/sbin" command -v $$name >/dev/null || missing="$$missing $$name"; done; \
+	if [ -n "$$missing" ]; then printf 'missing on this machine:%s (Debian: krb5-kdc krb5-admin-server krb5-user libkrb5-dev)\n' "$$missing" >&2; exit 1; fi
+	@mkdir -p $(STAMPS); rm -rf .cache/kerberos
+	@$(SAY) "packages of requirements-kerberos.txt into .cache/kerberos"
+	@awk '/^(setuptools|cython)==/{on=1} on{print} on && !/\\$$/{on=0}' requirements-kerberos.txt > .cache/kerberos-build.txt
+	@$(PIP) install --require-hashes --no-deps --target .cache/kerberos -r .cache/kerberos-build.txt
+	@PYTHONPATH="$$PWD/.cache/kerberos" $(PIP) install --require-hashes --no-deps --no-build-isolation --upgrade --target .cache/kerberos \
+	  -r requirements-kerberos.txt
+	@touch $@
+
+## Kerberos at Apache's bookies, with a KDC of our own; needs MIT Kerberos
+# Debian: krb5-kdc krb5-admin-server krb5-user libkrb5-dev. PYTEST_ARGS as for test
+kerberos: setup $(STAMPS)/kerberos
+	@$(SAY) "Kerberos"
+	@$(ENV) PYTHONPATH="$$PWD/.cache/kerberos" $(BIN)/pytest -q $(or $(PYTEST_ARGS),tests/integration/kerberos_bookies.py)
 
 ## two queries write and two read while processes are killed (tests/spark_soak). MINUTES, SEED, APACHE=4.18.0
 soak-spark: setup
@@ -293,7 +314,7 @@ $(STAMPS)/proto: requirements-proto.txt
 
 ## requirements*.txt anew, with hashes, after an edit of a requirements*.in
 lock: $(BIN)/python
-	@for name in requirements requirements-java requirements-proto; do $(SAY) "$$name.txt"; \
+	@for name in requirements requirements-java requirements-proto requirements-kerberos; do $(SAY) "$$name.txt"; \
 	  env -u PIP_FIND_LINKS $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-header --no-emit-options \
 	    --no-emit-index-url --no-emit-trusted-host --no-emit-find-links -o $$name.txt $$name.in; done
 

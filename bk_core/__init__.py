@@ -91,6 +91,7 @@ if TYPE_CHECKING:
     from bk_core.secrets import SecretFile as SecretFile
     from bk_core.secrets import SecretVariable as SecretVariable
     from bk_core.security import BookieAuth as BookieAuth
+    from bk_core.security import BookieKerberos as BookieKerberos
     from bk_core.security import BookieSasl as BookieSasl
     from bk_core.security import BookieTls as BookieTls
     from bk_core.security import Security as Security
@@ -134,6 +135,7 @@ _HOMES = {
     "LogVerification": "bk_core.client.log.verify",
     "LogWriter": "bk_core.client.log.writer",
     "BookieAuth": "bk_core.security",
+    "BookieKerberos": "bk_core.security",
     "BookieSasl": "bk_core.security",
     "BookieTls": "bk_core.security",
     "MetadataTls": "bk_core.metadata.access",

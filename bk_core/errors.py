@@ -3,13 +3,14 @@
     BkError
     ├── InvalidArgumentError          you passed something that can never work; nothing was done
     │   ├── ArgumentTypeError         of a kind that is not wanted there; a TypeError as well
+    │   ├── KeyStoreError             a PKCS#12 file that cannot be used
     │   └── InvalidPathError          the path of a file that no file store takes
     ├── RemoteProtocolError           a peer sent bytes that the protocol does not allow
     ├── BookieError                   one bookie said no, or nothing (per replica; seldom shown alone)
     │   ├── NoSuchLedgerOnBookieError, NoSuchEntryError, BadRequestError, BookieIOError,
     │   ├── UnauthorizedError, BadVersionError, FencedError, ReadOnlyError, TooManyRequestsError,
     │   ├── UnknownLedgerStateError, BookieUnavailableError, BookieTimeoutError, BookieHttpError,
-    │   ├── BookieSecurityError (BookieTlsError (BookieHostNameError), BookieAuthError)
+    │   ├── BookieSecurityError (BookieTlsError (BookieHostNameError), BookieAuthError (BookieKerberosError, BookieRoleError))
     ├── DigestError                   an entry does not match its digest or its ids
     ├── LedgerError                   a ledger as a whole
     │   ├── NoSuchLedgerError, LedgerExistsError, LedgerFencedError, LedgerClosedError,
@@ -116,6 +117,14 @@ class InvalidPathError(InvalidArgumentError):
 
     code = "BK-FILES-PATH"
     advice = "Use an absolute path such as `/a/b`, without empty parts, `.` or `..`."
+
+
+class KeyStoreError(InvalidArgumentError):
+    """A key store or trust store (PKCS#12) cannot be used: its password is wrong, it is damaged, or what is wanted is not in it. The
+    message names the file."""
+
+    code = "BK-KEY-STORE"
+    advice = "See the file and its password with `openssl pkcs12 -info -noout -in FILE` or `keytool -list -keystore FILE`."
 
 
 class LivePageError(BkError):
@@ -360,6 +369,25 @@ class BookieAuthError(BookieSecurityError):
 
     code = "BK-BOOKIE-AUTH"
     advice = "See the user and the secret, and which authentication provider the bookies have."
+
+
+class BookieKerberosError(BookieAuthError):
+    """There is no ticket of Kerberos for a bookie, or the bookie and this client do not agree about it. The message names the principal,
+    the keytab or the ticket cache, and what Kerberos says. Nothing of a ledger was sent to that bookie."""
+
+    code = "BK-BOOKIE-KERBEROS"
+    advice = (
+        "Read the message: renew the ticket (`kinit`), or see the keytab (`klist -kt`), the principal, the KDC in `krb5.conf`, and that "
+        "the KDC knows the service of the bookie's host (`kvno bookkeeper/HOST`)."
+    )
+
+
+class BookieRoleError(BookieAuthError):
+    """A bookie that admits by role (`BookieAuthZFactory`) does not admit the certificate of this client, or got none. Nothing of a ledger
+    was sent to it."""
+
+    code = "BK-BOOKIE-ROLE"
+    advice = "Show a certificate whose OU has one of the bookie's `authorizedRoles`, as in `OU=0:ROLE`, with `cert` or `key_store`."
 
 
 class DiskFullError(BkError):

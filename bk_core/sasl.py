@@ -24,8 +24,8 @@ def check_sasl(whom: str) -> None:
 
 
 class DigestMd5:
-    """One exchange with one bookie; an ``AuthExchange``. Raises MissingPackageError without pure-sasl, InvalidArgumentError for a user or
-    password with characters that Java's side would take for others."""
+    """One exchange with one bookie; an ``ExplainedExchange``. Raises MissingPackageError without pure-sasl, InvalidArgumentError for a user
+    or password with characters that Java's side would take for others."""
 
     plugin = PLUGIN
 
@@ -62,3 +62,9 @@ class DigestMd5:
             raise RemoteProtocolError(f"a token of {len(token)} bytes")
         answer: bytes | None = self._client.process(token)
         return answer
+
+    def refused(self, tokens: int) -> str:
+        """Return what a refusal without a word means after so many tokens of the bookie."""
+        if not tokens:
+            return "the bookie does not begin SASL DIGEST-MD5: it may want Kerberos (BookieKerberos) in place of a password"
+        return "the user or the secret is wrong there"

@@ -3,32 +3,42 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, get_args, runtime_checkable
 from urllib.parse import parse_qsl
 
 from bk_core.arguments import Check, check_fields, one_of, settings
 from bk_core.errors import InvalidArgumentError
+from bk_core.kerberos import SERVICE, Identity
 from bk_core.protocol.link.auth_exchange import AuthExchange
 from bk_core.sasl import DigestMd5
 from bk_core.secrets import Secret, SecretFile, SecretVariable, check_secret, text_of
-from bk_core.tls_files import MinimumTls, context_of
+from bk_core.tls_files import MinimumTls, check_files, context_of
 
 PASSWORD_VARIABLE = "BK_BOOKIE_PASSWORD"
 """The variable that holds the password of the user in a URI which names no file of it."""
-_OF_TLS = ("bookie_tls", "bookie_ca_file", "bookie_cert_file", "bookie_key_file", "bookie_key_password_file", "bookie_verify_host")
-URI_OPTIONS = (*_OF_TLS, "bookie_user", "bookie_password_file")
+_OF_TLS = (
+    *("bookie_tls", "bookie_ca_file", "bookie_cert_file", "bookie_key_file", "bookie_key_password_file", "bookie_verify_host"),
+    *("bookie_key_store_file", "bookie_key_store_password_file", "bookie_trust_store_file", "bookie_trust_store_password_file"),
+)
+_OF_KERBEROS = ("bookie_kerberos", "bookie_principal", "bookie_keytab_file", "bookie_ticket_cache", "bookie_service")
+URI_OPTIONS = (*_OF_TLS, *_OF_KERBEROS, "bookie_user", "bookie_password_file")
 """The options of a URI that ``security_of`` understands."""
 _SECRET = Check("a secret", lambda value: True)  # ``check_secret`` says more
 _PATH = Check("a path as text", lambda value: isinstance(value, str))
-_AUTH = Check("BookieSasl(...), or an object that makes exchanges", lambda value: callable(getattr(value, "exchange", None)), optional=True)
+_AUTH = Check(
+    "BookieSasl(...), BookieKerberos(...), or an object that makes exchanges",
+    lambda value: callable(getattr(value, "exchange", None)),
+    optional=True,
+)
 _TEXT = Check("text", lambda value: isinstance(value, str))
 
 
 @settings
 @dataclass(frozen=True, slots=True)
 class BookieTls:
-    """TLS to bookies: files of PEM, which are read anew at each connection, so that new certificates need no restart.
+    """TLS to bookies: files of PEM or PKCS#12, which are read anew at each connection, so that new certificates need no restart.
 
     >>> tls = bk_core.BookieTls(ca="/etc/bk/ca.pem", cert="/etc/bk/me.pem", key="/etc/bk/me.key")
     >>> client = bk_core.connect(uri, security=bk_core.Security(tls=tls))
@@ -47,16 +57,23 @@ class BookieTls:
     registered with one. Its authority is checked in any case."""
     minimum: MinimumTls = "1.2"
     """The lowest version of TLS that is spoken: "1.2" or "1.3"."""
+    key_store: str | None = None
+    """The path of a PKCS#12 file with the client's own certificate and its key, in place of ``cert`` and ``key``. It needs the package
+    cryptography, as ``trust_store`` does."""
+    key_store_password: Secret | None = field(default=None, repr=False)
+    """The password of ``key_store``, or a function that returns it."""
+    trust_store: str | None = None
+    """The path of a PKCS#12 file with the certificates of the authorities, in place of ``ca``; each one in it is trusted."""
+    trust_store_password: Secret | None = field(default=None, repr=False)
+    """The password of ``trust_store``, or a function that returns it."""
 
     def __post_init__(self) -> None:
-        checks = {"ca": _PATH, "cert": _PATH, "key": _PATH, "key_password": _SECRET, "minimum": _TEXT}
-        check_fields(self, {**checks, "verify_host": one_of(bool, "True or False")})
+        paths = dict.fromkeys(("ca", "cert", "key", "key_store", "trust_store"), _PATH)
+        secrets = dict.fromkeys(("key_password", "key_store_password", "trust_store_password"), _SECRET)
+        check_fields(self, {**paths, **secrets, "minimum": _TEXT, "verify_host": one_of(bool, "True or False")})
         if self.minimum not in get_args(MinimumTls):
             raise InvalidArgumentError(f"minimum must be one of {', '.join(get_args(MinimumTls))}, not {self.minimum!r}")
-        if self.key_password is not None:
-            check_secret("key_password", self.key_password)
-        if self.cert is None and (self.key is not None or self.key_password is not None):
-            raise InvalidArgumentError("key and key_password mean nothing without cert")
+        check_files(self)
 
     def context(self) -> ssl.SSLContext:
         """Return a new context of these files. Raises InvalidArgumentError that names the file that cannot be used, and whatever a function
@@ -69,6 +86,10 @@ class BookieTls:
             key_password=self.key_password,
             verify_host=self.verify_host,
             minimum=self.minimum,
+            key_store=self.key_store,
+            key_store_password=self.key_store_password,
+            trust_store=self.trust_store,
+            trust_store_password=self.trust_store_password,
         )
 
 
@@ -110,6 +131,44 @@ class BookieSasl:
 
 @settings
 @dataclass(frozen=True, slots=True)
+class BookieKerberos:
+    """A principal of Kerberos at bookies (SASL GSSAPI), which needs the package gssapi. The bookie proves who it is, too. Tickets come from
+    a keytab, or from a ticket cache that others keep fresh. The KDC is the one that ``krb5.conf`` names.
+
+    >>> auth = bk_core.BookieKerberos("bookkeeper-flights@EXAMPLE.ORG", keytab="/etc/bk/flights.keytab")
+    >>> client = bk_core.connect(uri, security=bk_core.Security(auth=auth))
+    """
+
+    principal: str | None = None
+    """The name of the client at the KDC, which ``keytab`` needs; None takes whoever has the ticket cache. Apache's bookies by default take
+    those with "bookkeeper" in it (``saslJaasClientAllowedIds``)."""
+    keytab: str | None = None
+    """The path of the principal's key, which is read at each connection; tickets by it are kept in memory and renewed."""
+    ticket_cache: str | None = None
+    """The name of a ticket cache, such as "FILE:/run/bk/tickets"; None is that of the process (``KRB5CCNAME``), as ``kinit`` makes it."""
+    service: str = SERVICE
+    """The first part of the bookies' principals. The other one is the host that a bookie is registered with, which the library of Kerberos
+    may replace by its name in DNS (``dns_canonicalize_hostname``, ``rdns`` in ``krb5.conf``)."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, {"principal": _PATH, "keytab": _PATH, "ticket_cache": _PATH, "service": _TEXT})
+        if "" in (self.principal, self.keytab, self.ticket_cache, self.service):
+            raise InvalidArgumentError("what BookieKerberos is given must not be empty")
+        if self.keytab is not None and self.ticket_cache is not None:
+            raise InvalidArgumentError("BookieKerberos takes its tickets by a keytab or from a ticket_cache, not both")
+        if self.keytab is not None and self.principal is None:
+            raise InvalidArgumentError("BookieKerberos needs the principal that the keytab is for")
+        if set("@/") & set(self.service):
+            raise InvalidArgumentError(f"service is the part of a principal before its slash, such as {SERVICE!r}, not {self.service!r}")
+
+    def exchange(self, host: str) -> AuthExchange:
+        """Return a new exchange with the bookie at ``host``, for which the KDC may be asked for a ticket. Raises MissingPackageError
+        without gssapi, and BookieKerberosError that says which ticket cannot be had."""
+        return Identity(self.principal, self.keytab, self.ticket_cache, self.service).begin(host)
+
+
+@settings
+@dataclass(frozen=True, slots=True)
 class Security:
     """The security of the connections to all bookies of a cluster: a bookie that does not offer it is an error, never spoken to without.
 
@@ -119,8 +178,8 @@ class Security:
     tls: BookieTls | None = None
     """The certificates of TLS; None is without TLS."""
     auth: BookieAuth | None = None
-    """The way to authenticate: ``BookieSasl``, or an object of a program that makes exchanges (``BookieAuth``); None is by nothing but the
-    certificate of ``tls``."""
+    """The way to authenticate: ``BookieSasl``, ``BookieKerberos``, or an object of a program that makes exchanges (``BookieAuth``); None is
+    by nothing but the certificate of ``tls``."""
 
     def __post_init__(self) -> None:
         check_fields(self, {"tls": one_of(BookieTls, "BookieTls(...)"), "auth": _AUTH})
@@ -140,19 +199,51 @@ def security_of(uri: str) -> Security | None:
     """Return what the options of a URI say of the connections to bookies, None if they say nothing. They name files, never a secret, so
     that a URI may be shown. Raises InvalidArgumentError."""
     query = dict(parse_qsl(uri.partition("?")[2].partition("#")[0], keep_blank_values=True))
-    tls = auth = None
-    if any(name in query for name in _OF_TLS):
-        for name in ("bookie_tls", "bookie_verify_host"):
-            if query.get(name, "true") not in ("true", "false"):
-                raise InvalidArgumentError(f"{name} must be true or false, not {query[name]!r}")
-        if query.get("bookie_tls") == "false":
-            raise InvalidArgumentError("bookie_tls=false says nothing: leave it out, and all that is about certificates of bookies")
-        password = SecretFile(query["bookie_key_password_file"]) if "bookie_key_password_file" in query else None
-        files = (query.get("bookie_ca_file"), query.get("bookie_cert_file"), query.get("bookie_key_file"))
-        tls = BookieTls(*files, password, query.get("bookie_verify_host") != "false")
+    for name in ("bookie_tls", "bookie_verify_host", "bookie_kerberos"):
+        if query.get(name, "true") not in ("true", "false"):
+            raise InvalidArgumentError(f"{name} must be true or false, not {query[name]!r}")
+    tls, auth = _tls_of(query), _sasl_of(query)
+    kerberos = _kerberos_of(query)
+    if auth is not None and kerberos is not None:
+        raise InvalidArgumentError("bookie_user is about a password and bookie_principal and its like are about Kerberos: take one of them")
+    return None if tls is None and auth is None and kerberos is None else Security(tls, auth or kerberos)
+
+
+def _tls_of(query: Mapping[str, str]) -> BookieTls | None:
+    if not any(name in query for name in _OF_TLS):
+        return None
+    if query.get("bookie_tls") == "false":
+        raise InvalidArgumentError("bookie_tls=false says nothing: leave it out, and all that is about certificates of bookies")
+
+    def secret(name: str) -> SecretFile | None:
+        return SecretFile(query[name]) if name in query else None
+
+    return BookieTls(
+        query.get("bookie_ca_file"),
+        query.get("bookie_cert_file"),
+        query.get("bookie_key_file"),
+        secret("bookie_key_password_file"),
+        query.get("bookie_verify_host") != "false",
+        key_store=query.get("bookie_key_store_file"),
+        key_store_password=secret("bookie_key_store_password_file"),
+        trust_store=query.get("bookie_trust_store_file"),
+        trust_store_password=secret("bookie_trust_store_password_file"),
+    )
+
+
+def _sasl_of(query: Mapping[str, str]) -> BookieSasl | None:
+    file = query.get("bookie_password_file")
     if "bookie_user" in query:
-        file = query.get("bookie_password_file")
-        auth = BookieSasl(query["bookie_user"], SecretVariable(PASSWORD_VARIABLE) if file is None else SecretFile(file))
-    elif "bookie_password_file" in query:
+        return BookieSasl(query["bookie_user"], SecretVariable(PASSWORD_VARIABLE) if file is None else SecretFile(file))
+    if file is not None:
         raise InvalidArgumentError("bookie_password_file means nothing without bookie_user")
-    return None if tls is None and auth is None else Security(tls, auth)
+    return None
+
+
+def _kerberos_of(query: Mapping[str, str]) -> BookieKerberos | None:
+    if not any(name in query for name in _OF_KERBEROS):
+        return None
+    if query.get("bookie_kerberos") == "false":
+        raise InvalidArgumentError("bookie_kerberos=false says nothing: leave it out, and all that is about Kerberos at bookies")
+    principal, keytab, cache = (query.get(name) for name in ("bookie_principal", "bookie_keytab_file", "bookie_ticket_cache"))
+    return BookieKerberos(principal, keytab, cache, query.get("bookie_service", SERVICE))

@@ -1,14 +1,16 @@
-"""Files of TLS, made into contexts of the standard library, and the meaning of a failed handshake; of metadata stores and bookies alike."""
+"""Files of TLS (PEM, PKCS#12) as contexts of the standard library, and the meaning of a failed handshake; for metadata stores and bookies
+alike."""
 
 from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from bk_core.errors import InvalidArgumentError
-from bk_core.secrets import Secret, revealed
+from bk_core.key_stores import certificates_of, key_pair_of
+from bk_core.secrets import Secret, check_secret, revealed
 
 MinimumTls: TypeAlias = Literal["1.2", "1.3"]
 """The lowest version of TLS that is spoken."""
@@ -37,12 +39,16 @@ def context_of(
     verify_host: bool,
     minimum: MinimumTls = "1.2",
     server: bool = False,
+    key_store: str | None = None,
+    key_store_password: Secret | None = None,
+    trust_store: str | None = None,
+    trust_store_password: Secret | None = None,
 ) -> ssl.SSLContext:
-    """Return a new context of these files of PEM, each a path. PKCS#12 is not read: ``openssl pkcs12`` makes PEM of it.
+    """Return a new context of these files, each a path: of PEM, or of PKCS#12 where they are stores.
 
-    ``owner`` is the class whose fields these are, for messages. Without ``ca`` a client trusts the authorities of the system; a server asks
-    clients for certificates only with ``ca``. Raises InvalidArgumentError that names the file that cannot be used, and whatever a function
-    for the key's password raises.
+    ``owner`` is the class whose fields these are, for messages. Without ``ca`` and ``trust_store`` a client trusts the authorities of the
+    system; a server asks clients for certificates only with ``ca``. Raises InvalidArgumentError that names the file that cannot be used
+    (KeyStoreError for a store), MissingPackageError, and whatever a function for a password raises.
     """
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
     made.minimum_version = _VERSIONS[minimum]
@@ -52,6 +58,9 @@ def context_of(
     if ca is not None:
         _load(owner, "ca", ca, lambda: made.load_verify_locations(ca))
         made.verify_mode = ssl.CERT_REQUIRED
+    elif trust_store is not None:
+        trusted = certificates_of(f"trust_store of {owner}", trust_store, trust_store_password).decode("ascii")
+        _load(owner, "trust_store", trust_store, lambda: made.load_verify_locations(cadata=trusted))
     elif not server:
         made.load_default_certs(ssl.Purpose.SERVER_AUTH)
     if cert is not None:
@@ -59,7 +68,26 @@ def context_of(
         what = cert if key is None else f"{cert} with {key}"
         # an empty password is an error of the library, and None would ask at the terminal
         _load(owner, "cert", what, lambda: made.load_cert_chain(cert, key, lambda: password))
+    if key_store is not None:
+        pair = key_pair_of(f"key_store of {owner}", key_store, key_store_password)
+        _load(owner, "key_store", key_store, lambda: pair.load_into(made))
     return made
+
+
+def check_files(of: Any) -> None:
+    """Raise InvalidArgumentError where the fields of BookieTls or MetadataTls do not go together, ArgumentTypeError for no secret."""
+    for name in ("key_password", "key_store_password", "trust_store_password"):
+        if getattr(of, name) is not None:
+            check_secret(name, getattr(of, name))
+    if of.cert is None and (of.key is not None or of.key_password is not None):
+        raise InvalidArgumentError("key and key_password mean nothing without cert")
+    if of.key_store is not None and of.cert is not None:
+        raise InvalidArgumentError("cert is a file of PEM and key_store one of PKCS#12, both for the client's own certificate: give one")
+    if of.trust_store is not None and of.ca is not None:
+        raise InvalidArgumentError("ca is a file of PEM and trust_store one of PKCS#12, both for the authorities: give one")
+    for name in ("key_store", "trust_store"):
+        if getattr(of, name) is None and getattr(of, f"{name}_password") is not None:
+            raise InvalidArgumentError(f"{name}_password means nothing without {name}")
 
 
 def _load(owner: str, name: str, path: str, load: Callable[[], None]) -> None:

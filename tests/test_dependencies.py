@@ -51,6 +51,8 @@ OPTIONAL = {
     "bk_core/metrics/opentelemetry.py": OPENTELEMETRY,
     "bk_core/metadata/etcd/connection.py": declared(EXTRAS["etcd"]),
     "bk_core/sasl.py": declared(EXTRAS["sasl"]),
+    "bk_core/kerberos.py": declared(EXTRAS["kerberos"]),
+    "bk_core/key_stores.py": declared(EXTRAS["pkcs12"]),
 }
 """The one module that imports what an extra has."""
 NOTEBOOK = declared([r for r in EXTRAS["notebook"] if r != "bk-spark[arrow]"])
@@ -98,7 +100,19 @@ def test_the_demo_imports_what_is_declared_and_needs_all_of_it() -> None:
 
 
 def test_there_are_no_other_extras() -> None:
-    assert set(EXTRAS) == {"spark", "arrow", "fsspec", "prometheus", "opentelemetry", "sasl", "etcd", "notebook", "demo"}
+    assert set(EXTRAS) == {
+        "spark",
+        "arrow",
+        "fsspec",
+        "prometheus",
+        "opentelemetry",
+        "sasl",
+        "kerberos",
+        "pkcs12",
+        "etcd",
+        "notebook",
+        "demo",
+    }
 
 
 def test_the_source_checks_the_bounds_that_are_declared() -> None:

@@ -26,7 +26,7 @@ TOP_LEVEL = {
     # habits
     ".ci", ".github", ".clang-format", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile",
     "MANIFEST.in", "requirements.in", "requirements.txt", "requirements-java.in", "requirements-java.txt",
-    "requirements-proto.in", "requirements-proto.txt",
+    "requirements-proto.in", "requirements-proto.txt", "requirements-kerberos.in", "requirements-kerberos.txt",
 }  # fmt: skip
 
 # None of these reaches a socket, a clock, a thread, a file or chance.
@@ -54,10 +54,12 @@ LAYERS = [
     Layer("bk_core.near", ("bk_core.errors",), frozenset({*PURE, "difflib", "os"})),
     Layer("bk_core.arguments", ("bk_core.errors", "bk_core.near"), frozenset(PURE)),
     Layer("bk_core.secrets", ("bk_core.errors",), ANY_STDLIB),
-    Layer("bk_core.tls_files", ("bk_core.errors", "bk_core.secrets"), frozenset({*PURE, "ssl"})),
+    Layer("bk_core.key_stores", ("bk_core.errors", "bk_core.secrets"), frozenset({*PURE, "cryptography", "os", "ssl", "sys"})),
+    Layer("bk_core.tls_files", ("bk_core.errors", "bk_core.key_stores", "bk_core.secrets"), frozenset({*PURE, "ssl"})),
     Layer("bk_core.sasl", ("bk_core.errors",), frozenset({*PURE, "sys", "puresasl"})),
-    Layer("bk_core.security", ("bk_core.arguments", "bk_core.errors", "bk_core.protocol.link", "bk_core.sasl", "bk_core.secrets",
-                               "bk_core.tls_files"), frozenset({*PURE, "ssl", "urllib"})),
+    Layer("bk_core.kerberos", ("bk_core.errors", "bk_core.protocol.link"), frozenset({*PURE, "gssapi", "hashlib", "sys"})),
+    Layer("bk_core.security", ("bk_core.arguments", "bk_core.errors", "bk_core.kerberos", "bk_core.protocol.link", "bk_core.sasl",
+                               "bk_core.secrets", "bk_core.tls_files"), frozenset({*PURE, "ssl", "urllib"})),
     Layer("bk_core.display", ("bk_core.protocol.calendar",), frozenset({*PURE, "datetime", "html", "unicodedata"})),
     Layer("bk_core.plots", ("bk_core.display", "bk_core.errors"), ANY_STDLIB | {"matplotlib"}),
     Layer("bk_core.exit_hook", (), ANY_STDLIB),
@@ -75,7 +77,8 @@ LAYERS = [
     Layer("bk_core.metrics.prometheus", ("bk_core.metrics",), ANY_STDLIB | {"prometheus_client"}),
     Layer("bk_core.metrics.opentelemetry", ("bk_core.metrics",), ANY_STDLIB | {"opentelemetry"}),
     Layer("bk_core.metadata", ("bk_core.arguments", "bk_core.background", "bk_core.display", "bk_core.errors", "bk_core.threads",
-                               "bk_core.metrics", "bk_core.protocol", "bk_core.sasl", "bk_core.secrets", "bk_core.security",
+                               "bk_core.key_stores", "bk_core.metrics", "bk_core.protocol", "bk_core.sasl", "bk_core.secrets",
+                               "bk_core.security",
                                "bk_core.tls_files"), None),
     Layer("bk_core.metadata.access", ("bk_core.arguments", "bk_core.errors", "bk_core.secrets", "bk_core.tls_files"),
           frozenset({*PURE, "ssl"})),

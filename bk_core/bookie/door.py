@@ -14,7 +14,8 @@ from bk_core.tls_files import context_of
 @dataclass(frozen=True, slots=True)
 class Door:
     """TLS and users of an embedded bookie. With ``cert`` it serves by TLS alone, with ``client_ca`` only those who show a certificate of
-    that authority, and with ``users_file`` only those who know a password (SASL DIGEST-MD5)."""
+    that authority, with ``roles`` only those whose certificate has one of these roles, and with ``users_file`` only those who know a
+    password (SASL DIGEST-MD5)."""
 
     cert: str | None = None
     """The path of the bookie's certificate (PEM), with those between it and its authority."""
@@ -24,10 +25,16 @@ class Door:
     """The path of the authorities whose certificates clients must show; None asks for none."""
     users_file: str | None = None
     """The path of the users: a line ``NAME:PASSWORD`` for each."""
+    roles: tuple[str, ...] = ()
+    """The roles that are admitted, as Apache's ``authorizedRoles``: a certificate has its role in its subject, ``OU=0:ROLE``."""
 
     def __post_init__(self) -> None:
         if self.cert is None and (self.key is not None or self.client_ca is not None):
             raise InvalidArgumentError("key and client_ca mean nothing without cert")
+        if self.roles and (self.client_ca is None or self.users_file is not None):
+            raise InvalidArgumentError("roles stand in clients' certificates: they need client_ca, and no users_file can be beside them")
+        if not all(role and role == role.strip() and "," not in role for role in self.roles):
+            raise InvalidArgumentError(f"roles must be names without commas, not {self.roles!r}")
         if self.cert is None and self.users_file is None:
             raise InvalidArgumentError("Door() asks for nothing: give it cert or users_file, or leave it out")
 
@@ -38,7 +45,7 @@ class Door:
     def gate(self) -> Gate:
         """Return a new gate for one connection. Raises InvalidArgumentError for users that cannot be read."""
         users = None if self.users_file is None else users_of(self.users_file)
-        return Gate(tls=self.cert is not None, users=users, nonce=lambda: secrets.token_hex(16))
+        return Gate(tls=self.cert is not None, users=users, nonce=lambda: secrets.token_hex(16), roles=self.roles)
 
     def check(self) -> None:
         """Read all files once. Raises InvalidArgumentError."""

@@ -55,6 +55,7 @@ class EmbeddedBookieProcess:
             files = (self._door.cert, self._door.key, self._door.client_ca, self._door.users_file)
             for flag, file in zip(("--tls-cert", "--tls-key", "--tls-client-ca", "--sasl-users"), files, strict=True):
                 command += [] if file is None else [flag, file]
+            command += ["--tls-roles", ",".join(self._door.roles)] if self._door.roles else []
         if accept_data_loss:
             command.append("--accept-data-loss")
         source = str(Path(__file__).resolve().parents[2])  # this package, also when it is not installed

@@ -20,11 +20,15 @@ from bk_core.errors import InvalidArgumentError
 from bk_core.metrics.bookie import ServerCounts
 from bk_core.net.tls_socket import TlsSocket
 from bk_core.protocol.bookie.admission import ConnectionLimits, Quiet, overdue, to_make_room
+from bk_core.protocol.bookie.gate import Then
 from bk_core.protocol.bookie.stream import Answer
+from bk_core.protocol.wire.codec_v3 import VERSION
+from bk_core.protocol.wire.connection import ReplyTo
 
 log = logging.getLogger("bk_core.bookie")
 
 SEND_BUFFERS_MAX = 256  # below IOV_MAX
+TO_START_TLS = ReplyTo("v3", VERSION)  # which is asked over no other protocol
 ACCEPT_PAUSE_S = 1.0  # after the process or the machine ran out of descriptors
 TELL_AGAIN_S = 60.0  # the same trouble with new connections is logged once in this time
 
@@ -175,8 +179,13 @@ class Peers(JudgedDisk):
         connection.received_at = time.monotonic()
         if done:
             connection.shaking = False
-            if connection.gate.secured():
+            found = connection.gate.secured(connection.sock.peer_unit())
+            if found.then is Then.SERVE:
                 connection.admit()
+            elif found.answer is not None:
+                log.warning("connection from %s is not admitted: its certificate has none of the roles that are", connection.peer)
+                self._answer(Tag(connection, TO_START_TLS), found.answer)
+                self._flush(connection)
             self._more.add(connection)  # the first request may have come with the end of the handshake
         self._choose_events(connection)
 

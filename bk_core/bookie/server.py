@@ -152,6 +152,8 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
         ("--sasl-users", "file of users, NAME:PASSWORD a line: it serves only those who know a password (SASL DIGEST-MD5)"),
     ):
         parser.add_argument(flag, metavar="FILE", help=meaning)
+    roles = "roles that are admitted, separated by commas: one of them stands in a client's certificate, OU=0:ROLE (default: all)"
+    parser.add_argument("--tls-roles", metavar="ROLES", default="", help=roles)
     parser.add_argument("--accept-data-loss", action="store_true", help="start although data is gone, with the ledgers concerned in limbo")
     options = parser.parse_args(arguments)
     if options.metrics_port is not None and not 0 <= options.metrics_port < 1 << 16:
@@ -171,9 +173,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def bookie_options(options: argparse.Namespace) -> BookieOptions:
-    asks = options.tls_cert or options.tls_key or options.tls_client_ca or options.sasl_users
+    files = (options.tls_cert, options.tls_key, options.tls_client_ca, options.sasl_users)
+    roles = tuple(filter(None, options.tls_roles.split(",")))
     return BookieOptions(
-        door=Door(options.tls_cert, options.tls_key, options.tls_client_ca, options.sasl_users) if asks else None,
+        door=Door(*files, roles) if any(files) or roles else None,
         security=security_of(options.uri),
         accept_data_loss=options.accept_data_loss,
         collector=CollectorOptions(

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias, get_args
 from bk_core.arguments import TEXT, Check, check_fields, one_of, settings
 from bk_core.errors import InvalidArgumentError, MetadataAuthError
 from bk_core.secrets import Secret, SecretFile, SecretVariable, check_secret
-from bk_core.tls_files import context_of
+from bk_core.tls_files import check_files, context_of
 
 Scheme: TypeAlias = Literal["digest", "sasl", "x509"]
 Acl: TypeAlias = Literal["open", "creator"]
@@ -18,7 +18,10 @@ PASSWORD_VARIABLES = {"zk": "BK_ZOOKEEPER_PASSWORD", "etcd": "BK_ETCD_PASSWORD"}
 """The variable that holds the password of the user in a URI which names no file of it, by the driver."""
 AUTH_OPTIONS = {"zk": ("auth", "user", "password_file", "acl", "readers"), "etcd": ("user", "password_file")}
 """The options of a URI about the client's identity, by the driver."""
-TLS_OPTIONS = ("ca_file", "cert_file", "key_file", "key_password_file", "verify_host")
+TLS_OPTIONS = (
+    *("ca_file", "cert_file", "key_file", "key_password_file", "verify_host"),
+    *("key_store_file", "key_store_password_file", "trust_store_file", "trust_store_password_file"),
+)
 """The options of a URI about certificates, the same for each driver."""
 _SECRET = Check("a secret", lambda value: True)  # ``check_secret`` says more
 _READERS = Check("a tuple of texts", lambda value: isinstance(value, tuple) and all(isinstance(one, str) for one in value))
@@ -109,10 +112,10 @@ METADATA_AUTH = one_of((ZooKeeperAuth, EtcdAuth), "ZooKeeperAuth(...) or EtcdAut
 @settings
 @dataclass(frozen=True, slots=True)
 class MetadataTls:
-    """TLS to the metadata store: files of PEM, which are read anew at each connection, so that new certificates need no restart.
+    """TLS to the metadata store: files of PEM or PKCS#12, which are read anew at each connection, so that new certificates need no restart.
 
-    >>> MetadataTls(ca="/etc/bk/ca.pem", cert="/etc/bk/client.pem", key="/etc/bk/client.key")
-    MetadataTls(ca='/etc/bk/ca.pem', cert='/etc/bk/client.pem', key='/etc/bk/client.key', verify_host=True)
+    >>> MetadataTls(ca="/etc/bk/ca.pem", cert="/etc/bk/client.pem")
+    MetadataTls(ca='/etc/bk/ca.pem', cert='/etc/bk/client.pem', key=None, verify_host=True, key_store=None, trust_store=None)
     """
 
     ca: str | None = None
@@ -125,21 +128,36 @@ class MetadataTls:
     """The password of the private key, or a function that returns it."""
     verify_host: bool = True
     """With True, the certificate of the server must be for the host in the URI. Its authority is checked in any case."""
+    key_store: str | None = None
+    """The path of a PKCS#12 file with the client's own certificate and its key, in place of ``cert`` and ``key``. It needs the package
+    cryptography, as ``trust_store`` does."""
+    key_store_password: Secret | None = field(default=None, repr=False)
+    """The password of ``key_store``, or a function that returns it."""
+    trust_store: str | None = None
+    """The path of a PKCS#12 file with the certificates of the authorities, in place of ``ca``; each one in it is trusted."""
+    trust_store_password: Secret | None = field(default=None, repr=False)
+    """The password of ``trust_store``, or a function that returns it."""
 
     def __post_init__(self) -> None:
-        check_fields(
-            self, {"ca": _PATH, "cert": _PATH, "key": _PATH, "key_password": _SECRET, "verify_host": one_of(bool, "True or False")}
-        )
-        if self.key_password is not None:
-            check_secret("key_password", self.key_password)
-        if self.cert is None and (self.key is not None or self.key_password is not None):
-            raise InvalidArgumentError("key and key_password mean nothing without cert")
+        paths = dict.fromkeys(("ca", "cert", "key", "key_store", "trust_store"), _PATH)
+        secrets = dict.fromkeys(("key_password", "key_store_password", "trust_store_password"), _SECRET)
+        check_fields(self, {**paths, **secrets, "verify_host": one_of(bool, "True or False")})
+        check_files(self)
 
     def context(self) -> ssl.SSLContext:
         """Return a new context of these files. Raises InvalidArgumentError that names the file that cannot be used, and whatever a function
         for the key's password raises."""
         return context_of(
-            "MetadataTls", ca=self.ca, cert=self.cert, key=self.key, key_password=self.key_password, verify_host=self.verify_host
+            "MetadataTls",
+            ca=self.ca,
+            cert=self.cert,
+            key=self.key,
+            key_password=self.key_password,
+            verify_host=self.verify_host,
+            key_store=self.key_store,
+            key_store_password=self.key_store_password,
+            trust_store=self.trust_store,
+            trust_store_password=self.trust_store_password,
         )
 
 
@@ -173,8 +191,21 @@ def tls_of(query: Mapping[str, str]) -> MetadataTls | None:
     verify = query.get("verify_host", "true")
     if verify not in ("true", "false"):
         raise InvalidArgumentError(f"verify_host must be true or false, not {verify!r}")
-    key_password = SecretFile(query["key_password_file"]) if "key_password_file" in query else None
-    return MetadataTls(query.get("ca_file"), query.get("cert_file"), query.get("key_file"), key_password, verify == "true")
+
+    def secret(name: str) -> SecretFile | None:
+        return SecretFile(query[name]) if name in query else None
+
+    return MetadataTls(
+        query.get("ca_file"),
+        query.get("cert_file"),
+        query.get("key_file"),
+        secret("key_password_file"),
+        verify == "true",
+        key_store=query.get("key_store_file"),
+        key_store_password=secret("key_store_password_file"),
+        trust_store=query.get("trust_store_file"),
+        trust_store_password=secret("trust_store_password_file"),
+    )
 
 
 def not_taken(store: str, hosts: str, who: object, reason: str) -> MetadataAuthError:

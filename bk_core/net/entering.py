@@ -52,7 +52,8 @@ def prepare(security: Security, bookie: str, host: str) -> Prepared:
         exchange = None if security.auth is None else security.auth.exchange(host)
     except Exception as error:
         told = _told(error, "the function of the password, or what makes the exchange,")
-        raise BookieAuthError(f"no authentication at bookie {bookie}: {told}", bookie=bookie) from None
+        kind = type(error) if isinstance(error, BookieAuthError) else BookieAuthError
+        raise kind(f"no authentication at bookie {bookie}: {told}", bookie=bookie) from None
     return Prepared(bookie, host, context, exchange)
 
 

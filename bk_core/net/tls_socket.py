@@ -81,6 +81,12 @@ class TlsSocket:
             return False
         return True
 
+    def peer_unit(self) -> str | None:
+        """Return the first organizational unit in the subject of the other side's certificate, None without one. For after ``shake``."""
+        shown: Any = self._tls.getpeercert() or {}
+        units = (str(value) for part in shown.get("subject", ()) for kind, value in part if kind == "organizationalUnitName")
+        return next(units, None)
+
     # --- as a socket -----------------------------------------------------------------------------------------------
 
     def recv_into(self, view: memoryview) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bk_core.bookie.apache import find_java
 from bk_core.bookie.ports import listens
 from bk_core.bookie.zookeeper_process import ZooKeeperProcess, _free_port
 
@@ -36,19 +37,39 @@ class Authority:
     def certificate(self) -> str:
         return str(self.directory / f"{self.name}.pem")
 
-    def signed(self, name: str, hosts: Sequence[str] = (), key_password: str = "") -> tuple[str, str]:
-        """Make a certificate for ``hosts`` (``IP:127.0.0.1``, ``DNS:localhost``), and return its path and its key's."""
+    def signed(self, name: str, hosts: Sequence[str] = (), key_password: str = "", subject: str = "") -> tuple[str, str]:
+        """Make a certificate for ``hosts`` (``IP:127.0.0.1``, ``DNS:localhost``), and return its path and its key's. ``subject`` is more of
+        its subject than the name, as ``openssl`` takes it: ``/OU=0:writer``."""
         paths = [str(self.directory / f"{name}.{kind}") for kind in ("pem", "key", "csr", "ext")]
         certificate, key, request, extensions = paths
         hidden = ["-passout", f"pass:{key_password}"] if key_password else ["-nodes"]
         _openssl(
-            *("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", *hidden, "-subj", f"/CN={name}"),
+            *("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", *hidden, "-subj", f"/CN={name}{subject}"),
             *("-keyout", key, "-out", request),
         )
         Path(extensions).write_text(f"subjectAltName={','.join(hosts)}\n" if hosts else "basicConstraints=CA:FALSE\n")
         mine = ["-CA", self.certificate, "-CAkey", str(self.directory / f"{self.name}.key"), "-CAcreateserial", "-days", "2"]
         _openssl("x509", "-req", "-in", request, *mine, "-extfile", extensions, "-out", certificate)
         return certificate, key
+
+    def key_store(self, pair: tuple[str, str], name: str, password: str, *more: str, key_password: str = "") -> str:
+        """Put a certificate, its key and this authority's certificate into a PKCS#12 file of ``openssl``, and return its path."""
+        path = str(self.directory / name)
+        certificate, key = pair
+        files = ("-in", certificate, "-inkey", key, "-passin", f"pass:{key_password}", "-certfile", self.certificate)
+        _openssl("pkcs12", "-export", *files, "-passout", f"pass:{password}", "-out", path, *more)
+        return path
+
+    def trust_store(self, name: str, password: str, *more: str) -> str:
+        """Put this authority's certificate into a PKCS#12 file as Java's ``keytool`` makes them, and return its path."""
+        path = self.directory / name
+        path.unlink(missing_ok=True)
+        keytool = str(Path(find_java()).with_name("keytool"))
+        command = [keytool, "-importcert", "-noprompt", "-alias", "ca", "-file", self.certificate, "-storetype", "PKCS12"]
+        command += ["-keystore", str(path), "-storepass", password, *more]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout
+        return str(path)
 
 
 def _openssl(*arguments: str) -> None:

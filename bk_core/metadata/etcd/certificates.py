@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bk_core.errors import InvalidArgumentError
+from bk_core.key_stores import certificates_of, key_pair_of
 from bk_core.metadata import secured
 from bk_core.metadata.access import MetadataTls
 from bk_core.metadata.etcd.connection import Pem
@@ -19,16 +20,25 @@ def check_tls(tls: MetadataTls) -> None:
     if tls.key_password is not None:
         raise InvalidArgumentError(
             "key_password of MetadataTls cannot be used with etcd, because grpc takes no private key that is encrypted: give one without a "
-            "password, in a file that nobody else may read"
+            "password, in a file that nobody else may read, or a key_store (PKCS#12)"
         )
 
 
 def pem_of(tls: MetadataTls, host: str, port: int, timeout_s: float) -> Pem:
-    """Return what a connection to this server takes. Raises OSError."""
-    authorities = _system() if tls.ca is None else Path(tls.ca).read_bytes()
-    key = None if tls.cert is None else Path(tls.key or tls.cert).read_bytes()
-    chain = None if tls.cert is None else Path(tls.cert).read_bytes()
+    """Return what a connection to this server takes. Raises OSError, KeyStoreError, and whatever a function for a password raises."""
+    authorities, key, chain = _authorities(tls), None, None
+    if tls.cert is not None:
+        key, chain = Path(tls.key or tls.cert).read_bytes(), Path(tls.cert).read_bytes()
+    elif tls.key_store is not None:
+        pair = key_pair_of("key_store of MetadataTls", tls.key_store, tls.key_store_password)
+        key, chain = pair.key, pair.chain
     return Pem(authorities, key, chain, "" if tls.verify_host else _name_of(tls, host, port, timeout_s))
+
+
+def _authorities(tls: MetadataTls) -> bytes | None:
+    if tls.trust_store is not None:
+        return certificates_of("trust_store of MetadataTls", tls.trust_store, tls.trust_store_password)
+    return _system() if tls.ca is None else Path(tls.ca).read_bytes()
 
 
 def _name_of(tls: MetadataTls, host: str, port: int, timeout_s: float) -> str:

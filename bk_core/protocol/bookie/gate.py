@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from bk_core.protocol.bookie.answers import failure
 from bk_core.protocol.bookie.digest_md5 import DigestMd5Server
+from bk_core.protocol.bookie.roles import role_of
 from bk_core.protocol.bookie.runs import AddsAnswer, RequestedAdds, RequestedReads
 from bk_core.protocol.bookie.stream import Answer, Unit
 from bk_core.protocol.wire.messages import AuthRequest, AuthResponse, StartTlsRequest, StartTlsResponse, Status
@@ -34,19 +35,24 @@ class GateAnswer:
 
 class Gate:
     """A machine for one connection. ``users`` are passwords by name, or None where nobody needs one; ``nonce`` makes text that is new each
-    time. Apache's bookies with TLS serve those who come without; this gate does not."""
+    time; with ``roles`` a certificate must have one of them. Apache's bookies with TLS serve those who come without; this gate does not."""
 
-    def __init__(self, *, tls: bool, users: Mapping[str, str] | None, nonce: Callable[[], str]) -> None:
+    def __init__(self, *, tls: bool, users: Mapping[str, str] | None, nonce: Callable[[], str], roles: Collection[str] = ()) -> None:
         self._tls = tls
         self._users = users
+        self._roles = roles
+        self._asked_tls = 0  # the number of the request
         self._nonce = nonce
         self._exchange: DigestMd5Server | None = None
         self.is_secured = False
 
-    def secured(self) -> bool:
-        """Note the end of the handshake. Return True if the connection is served from now on."""
+    def secured(self, unit: str | None = None) -> GateAnswer:
+        """Note the end of the handshake. ``unit`` is the first organizational unit in the client's certificate, None for none. Return what
+        follows: a client whose role is not admitted is told so unasked, as by Apache's bookies."""
         self.is_secured = True
-        return self._users is None
+        if self._roles and role_of(unit) not in self._roles:
+            return GateAnswer(StartTlsResponse(self._asked_tls, Status.IO_ERROR))
+        return GateAnswer(None, Then.SERVE if self._users is None else Then.GO_ON)
 
     def asked(self, unit: Unit, *, is_v2: bool) -> GateAnswer:
         """Answer a request of a connection that is not served yet."""
@@ -65,6 +71,7 @@ class Gate:
             return GateAnswer(None, Then.CLOSE)
         if not self._tls:
             return GateAnswer(StartTlsResponse(request.request_id, Status.BAD_REQUEST))
+        self._asked_tls = request.request_id
         return GateAnswer(StartTlsResponse(request.request_id, Status.OK), Then.BEGIN_TLS)
 
     def _auth(self, request: AuthRequest, users: Mapping[str, str], is_v2: bool) -> GateAnswer:

@@ -24,3 +24,11 @@ class AuthExchange(Protocol):
 
     def answer(self, token: bytes) -> bytes | None:
         """Return the answer to a token of the bookie, or None if there is nothing more to send."""
+
+
+@runtime_checkable
+class ExplainedExchange(AuthExchange, Protocol):
+    """An exchange that knows what a refusal without a word means. Apache's bookies give none when their SASL fails."""
+
+    def refused(self, tokens: int) -> str:
+        """Return the likely cause of a refusal that came after so many ``tokens`` of the bookie, for a message."""

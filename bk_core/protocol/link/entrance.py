@@ -1,7 +1,9 @@
 """The steps on a new connection before its first request: START_TLS, the handshake, AUTH (wire-protocol.md 10).
 
 All of it is said over v3, also where v2 is spoken afterwards. A request that changes nothing is sent behind each token, because a bookie
-whose SASL fails says nothing at all: the answer to that request then tells it at once (LINK-10).
+whose SASL fails says nothing at all: the answer to that request then tells it at once (LINK-10). Nor does a bookie say why it refuses one
+that has nothing to authenticate with. So it is asked for SASL then: a bookie that has another provider says so, and has judged the
+certificate alone.
 """
 
 from __future__ import annotations
@@ -9,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from bk_core.errors import BkError, BookieAuthError, BookieSecurityError, BookieTlsError, RemoteProtocolError
-from bk_core.protocol.link.auth_exchange import AuthExchange
+from bk_core.errors import BkError, BookieAuthError, BookieRoleError, BookieSecurityError, BookieTlsError, RemoteProtocolError
+from bk_core.protocol.link.auth_exchange import AuthExchange, ExplainedExchange
 from bk_core.protocol.wire import codec_v3
 from bk_core.protocol.wire.codec_v2 import frame
 from bk_core.protocol.wire.messages import (
@@ -25,6 +27,8 @@ from bk_core.protocol.wire.messages import (
 from bk_core.protocol.wire.messages import Status as S
 
 AUTH_DISABLED = "AuthDisabledPlugin"  # wire-protocol.md 10.1
+SASL = "sasl"
+"""The name of the provider that is asked for where a bookie refuses a client that has nothing to authenticate with."""
 FRAME_BYTES_MAX = 65_536
 """The longest answer that is taken before this client is admitted."""
 ANSWERS_MAX = 64
@@ -63,6 +67,7 @@ class _Stage(Enum):
     HANDSHAKE = auto()
     AUTH = auto()
     LAST_LOOK = auto()
+    WHY = auto()
 
 
 class Entrance:
@@ -74,7 +79,7 @@ class Entrance:
         self._tls = tls
         self._exchange = exchange
         self._stage = _Stage.TLS_ASKED
-        self._number = self._answers = 0
+        self._number = self._answers = self._tokens = 0
         self._asked = 0  # the number of the request that was sent for its answer alone
 
     def begin(self) -> list[Step]:
@@ -97,9 +102,12 @@ class Entrance:
         response = codec_v3.decode_response(payload)
         if isinstance(response, StartTlsResponse):
             return self._start_tls(response)
-        if self._stage is _Stage.AUTH and isinstance(response, AuthResponse) and response.request_id == self._asked - 1:
-            return self._auth(response)
-        if self._stage in (_Stage.AUTH, _Stage.LAST_LOOK) and not isinstance(response, AuthResponse):
+        if isinstance(response, AuthResponse) and response.request_id == self._asked - 1:
+            if self._stage is _Stage.AUTH:
+                return self._auth(response)
+            if self._stage is _Stage.WHY:
+                return self._reason(response)
+        if self._stage in (_Stage.AUTH, _Stage.LAST_LOOK, _Stage.WHY) and not isinstance(response, AuthResponse):
             return self._looked(response) if response.request_id == self._asked else []  # an earlier one of these
         raise RemoteProtocolError(f"a {type(response).__name__} came while {self.awaits} was awaited")
 
@@ -113,9 +121,7 @@ class Entrance:
         if response.status is S.OK:
             raise RemoteProtocolError("START_TLS was answered once more")
         # unasked: after the handshake, this client is not authenticated yet (wire-protocol.md 10.4)
-        return (
-            [] if self._exchange is not None else self._away("does not admit the certificate of this client, or wants it to authenticate")
-        )
+        return self._ask_why() if self._stage is _Stage.LAST_LOOK and self._exchange is None else []
 
     def _authenticate(self) -> list[Step]:
         if self._exchange is None:
@@ -137,7 +143,8 @@ class Entrance:
                 return [self._say(AuthRequest(self._next(), exchange.plugin, token)), self._look()]
         except Exception as error:  # of any library; its words may hold what was secret
             told = str(error.args[0]) if isinstance(error, BkError) else type(error).__name__
-            return self._away(f"and this client do not agree on AUTH {exchange.plugin!r}: {told}")
+            kind = type(error) if isinstance(error, BookieAuthError) else BookieAuthError
+            return self._away(f"and this client do not agree on AUTH {exchange.plugin!r}: {told}", kind)
         return self._away(f"has ended AUTH {exchange.plugin!r} without its own proof")
 
     def _auth(self, response: AuthResponse) -> list[Step]:
@@ -148,23 +155,41 @@ class Entrance:
             return self._away(f"authenticates nobody, and this client is to authenticate ({plugin!r})")
         if response.plugin != plugin:
             return self._away(f"answers by provider {response.plugin!r}, and this client asked for {plugin!r}")
+        self._tokens += 1
         return self._token(response.payload)
+
+    def _ask_why(self) -> list[Step]:
+        """Find out which provider a bookie has that refuses a client without an exchange."""
+        self._stage = _Stage.WHY
+        return [self._say(AuthRequest(self._next(), SASL, b"")), self._look()]
+
+    def _reason(self, response: AuthResponse) -> list[Step]:
+        if response.status is S.OK:
+            return self._away(f"wants clients that authenticate ({response.plugin}), and this client has nothing to do so with")
+        if not self._tls:
+            return self._away("wants clients that authenticate, and not by SASL: it may want TLS and a certificate with a role")
+        text = "does not admit this client's certificate: its role (OU=0:ROLE) is none of the bookie's authorizedRoles, or it shows none"
+        return self._away(text, BookieRoleError)
 
     def _looked(self, response: Response) -> list[Step]:
         if response.status is not S.UNAUTHORIZED:
-            if self._stage is _Stage.LAST_LOOK or (self._exchange is not None and self._exchange.done):
+            if self._stage is _Stage.LAST_LOOK or self._exchange is None or self._exchange.done:
                 return [Admitted()]
             return self._away("serves this client before it has given its own proof")
-        if self._exchange is None:
+        exchange = self._exchange
+        if exchange is None and self._stage is _Stage.LAST_LOOK:
+            return self._ask_why()
+        if exchange is None:
             return self._away("wants clients that authenticate, and this client has nothing to do so with")
-        return self._away(f"does not take this client ({self._exchange}): the user or the secret is wrong there")
+        why = exchange.refused(self._tokens) if isinstance(exchange, ExplainedExchange) else "the user or the secret is wrong there"
+        return self._away(f"does not take this client ({exchange}): {why}")
 
     def _look(self) -> Say:
         self._asked = self._next()
         return self._say(BookieInfoRequest(self._asked, 0))
 
-    def _away(self, text: str) -> list[Step]:
-        return [TurnedAway(BookieAuthError(f"bookie {self._bookie} {text}", bookie=self._bookie))]
+    def _away(self, text: str, kind: type[BookieAuthError] = BookieAuthError) -> list[Step]:
+        return [TurnedAway(kind(f"bookie {self._bookie} {text}", bookie=self._bookie))]
 
     def _next(self) -> int:
         self._number += 1

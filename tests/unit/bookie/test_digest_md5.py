@@ -141,10 +141,10 @@ def test_tls_comes_first_and_once() -> None:
     refused = door.asked(m.AuthRequest(1, "sasl", b""), is_v2=False)
     assert refused.answer == m.AuthResponse(1, Status.UNAUTHORIZED)  # no password goes over what may be listened to
     assert door.asked(m.StartTlsRequest(2), is_v2=False) == GateAnswer(m.StartTlsResponse(2, Status.OK), Then.BEGIN_TLS)
-    assert not door.secured()
+    assert door.secured() == GateAnswer(None)
     assert challenge(door.asked(m.AuthRequest(3, "sasl", b""), is_v2=False))
     assert door.asked(m.StartTlsRequest(4), is_v2=False) == GateAnswer(None, Then.CLOSE)
-    assert gate(tls=True).secured()
+    assert gate(tls=True).secured().then is Then.SERVE
 
 
 @pytest.mark.parametrize("tls", [False, True])

@@ -20,7 +20,7 @@ from bk_core.bookie.door import Door, users_of
 from bk_core.bookie.embedded import BookieOptions, EmbeddedBookie
 from bk_core.bookie.replicas import ReplicaReader
 from bk_core.client.doctor.probe import probe_bookies
-from bk_core.errors import BookieAuthError, BookieSecurityError, BookieTlsError, InvalidArgumentError
+from bk_core.errors import BookieAuthError, BookieRoleError, BookieSecurityError, BookieTlsError, InvalidArgumentError
 from bk_core.metadata import open_store
 from bk_core.protocol.bookie.admission import ConnectionLimits
 from bk_core.protocol.wire import codec_v2, codec_v3
@@ -39,6 +39,12 @@ class World:
     server: tuple[str, str]
     client: tuple[str, str]
     users: str
+    writer: tuple[str, str]
+
+    @property
+    def reader(self) -> tuple[str, str]:
+        """A certificate whose first role is not admitted, and whose second one would be."""
+        return self.ca.signed("reader", subject="/OU=0:reader,writer/OU=0:writer")
 
     @property
     def tls(self) -> BookieTls:
@@ -46,11 +52,15 @@ class World:
 
     def door(self, kind: str) -> Door:
         users = self.users if "sasl" in kind else None
+        if kind == "roles":
+            return Door(*self.server, self.ca.certificate, None, ("admin", "writer"))
         if "tls" not in kind:
             return Door(users_file=users)
         return Door(*self.server, self.ca.certificate if "mutual" in kind else None, users)
 
     def security(self, kind: str) -> Security:
+        if kind == "roles":
+            return Security(BookieTls(self.ca.certificate, *self.writer))
         auth = BookieSasl("ann", "moss-3310") if "sasl" in kind else None
         return Security(self.tls if "tls" in kind else None, auth)
 
@@ -61,7 +71,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     ca, stranger = (Authority.made(directory / name, name) for name in ("ca", "stranger"))
     users = directory / "users"
     users.write_text("# who may\nann:moss-3310\nbob:with:colons\n")
-    return World(directory, ca, stranger, ca.signed("b", ["IP:127.0.0.1"]), ca.signed("c"), str(users))
+    return World(
+        directory, ca, stranger, ca.signed("b", ["IP:127.0.0.1"]), ca.signed("c"), str(users), ca.signed("writer", subject="/OU=0:writer")
+    )
 
 
 @contextmanager
@@ -76,7 +88,7 @@ def bookies(world: World, directory: Path, kind: str, count: int = 3) -> Iterato
 
 
 @pytest.mark.parametrize("protocol", ["v2", "v3"])
-@pytest.mark.parametrize("kind", ["tls", "mutual tls", "sasl", "mutual tls, sasl"])
+@pytest.mark.parametrize("kind", ["tls", "mutual tls", "sasl", "mutual tls, sasl", "roles"])
 def test_whoever_has_what_is_asked_for_is_served_in_full(world: World, tmp_path: Path, kind: str, protocol: Any) -> None:
     """LINK-10, from both sides: runs and large entries, long polls, recovery, batch reads; and many clients at once."""
     payloads = [b"%d" % n * 100 for n in range(2000)] + [bytes([n]) * 3_000_000 for n in range(3)]
@@ -126,6 +138,9 @@ REFUSALS: list[tuple[str, Any, type[BookieSecurityError], str]] = [
     ("tls", lambda w: Security(w.tls, BookieSasl("ann", "moss-3310")), BookieAuthError, "authenticates nobody"),
     ("mutual tls, sasl", lambda w: Security(w.tls), BookieAuthError, "wants clients that authenticate"),
     ("tls, sasl", lambda w: Security(auth=BookieSasl("ann", "moss-3310")), BookieAuthError, "does not take it"),
+    ("roles", lambda w: Security(w.tls), BookieRoleError, "its role .OU=0:ROLE. is none of the bookie's authorizedRoles, or it shows none"),
+    ("roles", lambda w: Security(BookieTls(w.ca.certificate, *w.reader)), BookieRoleError, "its role .OU=0:ROLE. is none of the bookie's"),
+    ("roles", lambda w: Security(w.tls, BookieSasl("ann", "moss-3310")), BookieAuthError, "another authentication provider than 'sasl'"),
 ]
 
 
@@ -150,7 +165,7 @@ def raw(bookie: EmbeddedBookie, *payloads: bytes) -> list[bytes]:
     return answers
 
 
-@pytest.mark.parametrize("kind", ["mutual tls", "sasl", "tls, sasl"])
+@pytest.mark.parametrize("kind", ["mutual tls", "sasl", "tls, sasl", "roles"])
 def test_nothing_is_served_to_who_just_connects(world: World, tmp_path: Path, kind: str) -> None:
     """Not over v3, not over v2, not in runs; whatever is asked is refused, and nothing was stored."""
     body = m.AddRequest(1, 7, 0, b"k" * 20, (7).to_bytes(8, "big") + bytes(24))
@@ -270,6 +285,9 @@ def test_a_file_of_users_that_says_something_else_is_refused_and_not_shown(tmp_p
     [
         (lambda: Door(), "asks for nothing"),
         (lambda: Door(key="k"), "mean nothing without cert"),
+        (lambda: Door("c", roles=("a",)), "roles stand in clients' certificates: they need client_ca"),
+        (lambda: Door("c", None, "ca", "users", ("a",)), "no users_file can be beside them"),
+        (lambda: Door("c", None, "ca", None, ("a,b",)), "roles must be names without commas"),
         (lambda: Door("/absent.pem").check(), "cert of Door, /absent.pem, cannot be used"),
         (lambda: Door(users_file="/absent").check(), "the users in '/absent' cannot be read"),
         (lambda: bk_core.local_cluster(tls=True, apache="4.18.0"), "tls and sasl are those of embedded bookies"),

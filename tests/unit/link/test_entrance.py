@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from bk_core.errors import BookieAuthError, BookieSecurityError, BookieTlsError, RemoteProtocolError
+from bk_core.errors import BookieAuthError, BookieRoleError, BookieSecurityError, BookieTlsError, RemoteProtocolError
 from bk_core.protocol.link.auth_exchange import AuthExchange
 from bk_core.protocol.link.entrance import ANSWERS_MAX, Admitted, BeginTls, Entrance, Say, Step, TurnedAway
 from bk_core.protocol.wire import codec_v3
@@ -83,18 +83,45 @@ def test_any_answer_but_a_refusal_shows_that_the_bookie_serves() -> None:
     assert said(machine, m.BookieInfoResponse(2, Status.IO_ERROR)) == [Admitted()]
 
 
+UNASKED, LOOKED = m.StartTlsResponse(1, Status.IO_ERROR), m.BookieInfoResponse(2, Status.UNAUTHORIZED)
+
+
+@pytest.mark.parametrize("refused", [[UNASKED, LOOKED], [LOOKED, UNASKED], [LOOKED]])
 @pytest.mark.parametrize(
-    ("response", "text"),
+    ("responses", "kind", "text"),
     [
-        (m.StartTlsResponse(1, Status.IO_ERROR), "does not admit the certificate of this client, or wants it to authenticate"),
-        (m.BookieInfoResponse(2, Status.UNAUTHORIZED), "wants clients that authenticate, and this client has nothing"),
+        ([m.AuthResponse(3, Status.UNAUTHORIZED)], BookieRoleError, "its role (OU=0:ROLE) is none of the bookie's authorizedRoles"),
+        (
+            [m.AuthResponse(3, Status.OK, "sasl", b"c")],
+            BookieAuthError,
+            "wants clients that authenticate (sasl), and this client has nothing",
+        ),
+        ([m.BookieInfoResponse(4, Status.UNAUTHORIZED)], BookieAuthError, "wants clients that authenticate, and this client has nothing"),
     ],
 )
-def test_a_bookie_that_wants_more_than_tls_is_an_error(response: m.Response, text: str) -> None:
+def test_a_bookie_that_wants_more_than_tls_is_asked_what(
+    refused: list[m.Response], responses: list[m.Response], kind: type[BookieSecurityError], text: str
+) -> None:
+    """One that judges by roles has no SASL, and one whose SASL is Kerberos does not answer an empty token (LINK-10)."""
     machine = Entrance("b", tls=True, exchange=None)
     machine.begin(), said(machine, m.StartTlsResponse(1, Status.OK)), machine.secured()
-    error = refusal(said(machine, response))
-    assert type(error) is BookieAuthError and text in str(error)
+    assert asked(said(machine, *refused)) == [m.AuthRequest(3, "sasl", b""), m.BookieInfoRequest(4, 0)]
+    error = refusal(said(machine, *responses))
+    assert type(error) is kind and text in str(error)
+
+
+def test_a_bookie_that_judges_by_certificates_and_gets_none_says_nothing_of_roles() -> None:
+    """One with ``security`` and neither TLS nor an exchange cannot be; a machine may."""
+    machine = Entrance("b", tls=False, exchange=None)
+    machine.begin(), said(machine, m.BookieInfoResponse(1, Status.UNAUTHORIZED))
+    error = refusal(said(machine, m.AuthResponse(2, Status.UNAUTHORIZED)))
+    assert type(error) is BookieAuthError and "it may want TLS and a certificate with a role" in str(error)
+
+
+def test_a_bookie_that_serves_after_all_is_taken() -> None:
+    machine = Entrance("b", tls=True, exchange=None)
+    machine.begin(), said(machine, m.StartTlsResponse(1, Status.OK)), machine.secured(), said(machine, UNASKED)
+    assert said(machine, m.BookieInfoResponse(4, Status.OK)) == [Admitted()]
 
 
 @pytest.mark.parametrize("tls", [False, True])
@@ -123,6 +150,39 @@ def test_a_bookie_that_says_nothing_of_a_wrong_secret_is_found_out_at_once() -> 
     said(machine, m.AuthResponse(1, Status.OK, "mine", b"c"))
     error = refusal(said(machine, m.BookieInfoResponse(4, Status.UNAUTHORIZED)))
     assert type(error) is BookieAuthError and "does not take this client" in str(error)
+
+
+@dataclass
+class Explained(Rounds):
+    """An exchange that knows what silence means."""
+
+    def refused(self, tokens: int) -> str:
+        return f"after {tokens} tokens"
+
+
+def test_an_exchange_may_say_what_silence_means() -> None:
+    machine = Entrance("b", tls=False, exchange=Explained([b"one", b"two", None]))
+    machine.begin()
+    assert "after 0 tokens" in str(refusal(said(machine, m.BookieInfoResponse(2, Status.UNAUTHORIZED))))
+    machine = Entrance("b", tls=False, exchange=Explained([b"one", b"two", None]))
+    machine.begin(), said(machine, m.AuthResponse(1, Status.OK, "mine", b"c"))
+    assert "after 1 tokens" in str(refusal(said(machine, m.BookieInfoResponse(4, Status.UNAUTHORIZED))))
+
+
+class Refused(BookieAuthError):
+    """What an exchange raises keeps its class."""
+
+
+def test_an_error_of_an_exchange_keeps_its_class() -> None:
+    def answer(token: bytes) -> bytes:
+        raise Refused("no proof")
+
+    exchange = Rounds([b"one"])
+    exchange.answer = answer  # type: ignore[method-assign]
+    machine = Entrance("b", tls=False, exchange=exchange)
+    machine.begin()
+    error = refusal(said(machine, m.AuthResponse(1, Status.OK, "mine", b"c")))
+    assert type(error) is Refused and "do not agree on AUTH 'mine': no proof" in str(error)
 
 
 def test_a_bookie_must_give_its_own_proof() -> None:

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 import bk_core
-from bk_core import BookieSasl, BookieTls, SecretFile, Security
+from bk_core import BookieKerberos, BookieSasl, BookieTls, SecretFile, Security
 from bk_core.config import ClientConfig
 from bk_core.errors import InvalidArgumentError, MetadataUnavailableError
 from bk_core.metadata import open_store
 from bk_core.secrets import SecretVariable
 from bk_core.security import URI_OPTIONS, security_of
 
+STORES = Security(BookieTls(key_store="/k", key_store_password=SecretFile("/p"), trust_store="/t", trust_store_password=SecretFile("/q")))
 NOWHERE = "zk://127.0.0.1:1/ledgers"
 
 
@@ -30,6 +31,15 @@ NOWHERE = "zk://127.0.0.1:1/ledgers"
         ),
         ("bookie_user=ann&bookie_password_file=/p", Security(auth=BookieSasl("ann", SecretFile("/p")))),
         ("bookie_user=ann", Security(auth=BookieSasl("ann", SecretVariable("BK_BOOKIE_PASSWORD")))),
+        ("bookie_principal=bookkeeper-ann&bookie_keytab_file=/k", Security(auth=BookieKerberos("bookkeeper-ann", "/k"))),
+        ("bookie_ticket_cache=FILE:/t&bookie_service=ledgers", Security(auth=BookieKerberos(None, None, "FILE:/t", "ledgers"))),
+        ("bookie_ca_file=/a&bookie_kerberos=true", Security(BookieTls("/a"), BookieKerberos())),
+        (
+            "bookie_key_store_file=/k&bookie_key_store_password_file=/p&bookie_trust_store_file=/t&bookie_trust_store_password_file=/q",
+            Security(
+                BookieTls(key_store="/k", key_store_password=SecretFile("/p"), trust_store="/t", trust_store_password=SecretFile("/q"))
+            ),
+        ),
         ("bookie_ca_file=/a&bookie_user=ann&user=bob", Security(BookieTls("/a"), BookieSasl("ann", SecretVariable("BK_BOOKIE_PASSWORD")))),
     ],
 )
@@ -48,6 +58,13 @@ def test_it_names_files(query: str, security: Security | None) -> None:
         ("bookie_password_file=/p", "means nothing without bookie_user"),
         ("bookie_user=ann&bookie_password=moss-3310", "a URI never holds a password"),
         ("bookie_ca_file=/absent.pem", "ca of BookieTls, /absent.pem, cannot be used"),
+        ("bookie_kerberos=false", "bookie_kerberos=false says nothing"),
+        ("bookie_kerberos=1", "bookie_kerberos must be true or false"),
+        ("bookie_keytab_file=/k", "needs the principal that the keytab is for"),
+        ("bookie_user=ann&bookie_principal=ann", "take one of them"),
+        ("bookie_trust_store_password_file=/p", "trust_store_password means nothing without trust_store"),
+        ("bookie_trust_store_file=/absent.p12", "trust_store of BookieTls, '/absent.p12', cannot be used"),
+        ("bookie_trust_store_password=moss-3310", "a URI never holds a password"),
         ("bookie_caa_file=/a", "unknown option 'bookie_caa_file'"),
     ],
 )
