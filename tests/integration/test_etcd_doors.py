@@ -17,6 +17,7 @@ import bk_core
 from bk_core.bookie.etcd_process import EtcdProcess
 from bk_core.errors import (
     InvalidArgumentError,
+    KeyStoreError,
     MetadataAuthError,
     MetadataDeniedError,
     MetadataHostNameError,
@@ -29,6 +30,7 @@ from bk_core.secrets import SecretFile
 from tests.etcd_control import Control
 from tests.integration.secured_zookeeper import Authority
 
+STORE_PASSWORD = "fern-7316"
 ROOT, FLIGHTS = ("root", "granite-1"), ("flights", "ink-7041")
 
 
@@ -41,6 +43,10 @@ class Secured:
     @property
     def tls(self) -> MetadataTls:
         return MetadataTls(self.authority.certificate, *self.client)
+
+    def stored(self) -> str:
+        """Return the path of a key store with the client's certificate."""
+        return self.authority.key_store(self.client, "client.p12", STORE_PASSWORD)
 
     def uri(self, root: str = "/ledgers", host: str = "127.0.0.1") -> str:
         return f"etcd+tls://{host}:{self.process.port}{root}"
@@ -72,16 +78,20 @@ def users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdProcess]:
 # TLS -----------------------------------------------------------------------------------------------------------------
 
 
-def test_everything_goes_over_tls(secured: Secured) -> None:
+@pytest.mark.parametrize("kind", ["pem", "pkcs12"])
+def test_everything_goes_over_tls(secured: Secured, tmp_path: Path, kind: str) -> None:
     options = f"?ca_file={secured.authority.certificate}&cert_file={secured.client[0]}&key_file={secured.client[1]}"
+    if kind == "pkcs12":
+        (password := tmp_path / "password").write_text(f"{STORE_PASSWORD}\n")
+        options = f"?ca_file={secured.authority.certificate}&key_store_file={secured.stored()}&key_store_password_file={password}"
     with closing(open_store(secured.uri() + options)) as store:
-        store.create("logs/a", b"1")
-        made = store.read("logs/a").created_ms
+        store.create(f"logs/{kind}", b"1")
+        made = store.read(f"logs/{kind}").created_ms
         assert made is not None and abs(made - time.time() * 1000) < 60_000  # the servers' clock is asked over TLS, too
         called: list[int] = []
-        store.watch("logs/a", lambda: called.append(1))
+        store.watch(f"logs/{kind}", lambda: called.append(1))
         with closing(store.register_bookie("bk", "127.0.0.1", 1)):
-            store.write("logs/a", b"2", 0)
+            store.write(f"logs/{kind}", b"2", 0)
             deadline = time.monotonic() + 30
             while not called:
                 assert time.monotonic() < deadline
@@ -113,6 +123,8 @@ def test_who_does_not_agree_on_tls_is_told_so(secured: Secured, users: EtcdProce
 def test_what_cannot_be_used_is_refused_before_anything_is_sent(secured: Secured) -> None:
     with pytest.raises(InvalidArgumentError, match="key_password of MetadataTls cannot be used with etcd"):
         open_store(secured.uri(), tls=MetadataTls(secured.authority.certificate, *secured.client, key_password="x"))
+    with pytest.raises(KeyStoreError, match="key_store of MetadataTls, .*client.p12, cannot be used: the password is wrong"):
+        open_store(secured.uri(), tls=MetadataTls(secured.authority.certificate, key_store=secured.stored(), key_store_password="x"))
     with pytest.raises(InvalidArgumentError, match="ca of MetadataTls, .*nowhere, cannot be used"):
         open_store(secured.uri(), tls=MetadataTls("/nowhere"))
     with pytest.raises(InvalidArgumentError, match=r"is without TLS, but certificates are given: write etcd\+tls://"):

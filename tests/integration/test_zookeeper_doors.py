@@ -21,6 +21,7 @@ from bk_core.bookie.embedded import EmbeddedBookie
 from bk_core.cli import run
 from bk_core.errors import (
     InvalidArgumentError,
+    KeyStoreError,
     MetadataAuthError,
     MetadataDeniedError,
     MetadataHostNameError,
@@ -38,6 +39,7 @@ from tests.integration.secured_zookeeper import USERS, Authority, SecuredZooKeep
 FLIGHTS = ZooKeeperAuth("sasl", "flights", USERS["flights"], acl="creator", readers=("sasl:spark",))
 SPARK = ZooKeeperAuth("sasl", "spark", USERS["spark"])
 KEY_PASSWORD = "reed-5520"
+STORE_PASSWORD = "fern-7316"
 ANYBODY = [("world", "anyone", ["ALL"])]
 
 
@@ -166,6 +168,32 @@ def test_many_answers_over_tls_are_all_read(world: World) -> None:
         for _ in range(20):
             found = {ledger_id: stored.data for ledger_id, stored in store.read_ledgers(range(60)) if stored is not None}
             assert found == {ledger_id: bytes([ledger_id]) for ledger_id in range(60)}
+
+
+def test_key_stores_of_pkcs12_open_the_door_and_are_read_again(world: World, tmp_path: Path) -> None:
+    """The client's certificate as ``openssl`` stores it, the authority's as Java's ``keytool`` does, in the URI and beside it."""
+    store, password = tmp_path / "client.p12", tmp_path / "password"
+    right = Path(world.ca.key_store(world.client, "client.p12", STORE_PASSWORD, key_password=KEY_PASSWORD))
+    trust = world.ca.trust_store("trust.p12", STORE_PASSWORD)
+    password.write_text(f"{STORE_PASSWORD}\n")
+    store.write_bytes(right.read_bytes())
+    stores = f"key_store_file={store}&trust_store_file={trust}"
+    options = f"{stores}&key_store_password_file={password}&trust_store_password_file={password}&user=flights&password_file={tmp_path}/u"
+    (tmp_path / "u").write_text(USERS["flights"])
+    with closing(open_store(f"{world.zookeeper.tls_uri('/stored')}?{options}")) as opened:
+        opened.initialize_cluster()
+    secret = SecretFile(str(password))
+    tls = MetadataTls(key_store=str(store), key_store_password=secret, trust_store=trust, trust_store_password=secret)
+    with closing(open_store(world.zookeeper.tls_uri("/stored"), tls=tls, auth=FLIGHTS)) as opened:
+        opened.create_ledger(7, b"x")
+    stranger = world.stranger.key_store(world.stranger.signed("c"), "c.p12", STORE_PASSWORD)
+    store.write_bytes(Path(stranger).read_bytes())
+    with pytest.raises(MetadataTlsError, match="may want a client certificate"):
+        open_store(world.zookeeper.tls_uri("/stored"), tls=tls, auth=FLIGHTS)
+    password.write_text("wrong-8731\n")
+    with pytest.raises(KeyStoreError, match="trust_store of MetadataTls, .*: the password is wrong") as told:
+        open_store(world.zookeeper.tls_uri("/stored"), tls=tls, auth=FLIGHTS)
+    assert "8731" not in str(told.value)
 
 
 def test_a_uri_names_files_and_opens_every_door(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
