@@ -14,6 +14,7 @@ from bk_core.protocol.bookie.stream import Answer, Unit
 from bk_core.protocol.wire.messages import AuthRequest, AuthResponse, StartTlsRequest, StartTlsResponse, Status
 
 PLUGIN = "sasl"
+BY_ROLE = "BookieAuthZFactory"
 
 
 class Then(Enum):
@@ -60,6 +61,8 @@ class Gate:
             return self._start_tls(unit)
         if isinstance(unit, AuthRequest) and self._users is not None and (self.is_secured or not self._tls):
             return self._auth(unit, self._users, is_v2)
+        if self._roles and isinstance(unit, AuthRequest) and unit.plugin == BY_ROLE:
+            return GateAnswer(None)  # there is nothing to say to it
         if isinstance(unit, RequestedAdds):
             return GateAnswer(AddsAnswer(unit.ledger_id, unit.first_entry_id, unit.count, Status.UNAUTHORIZED))
         if isinstance(unit, RequestedReads) or (is_v2 and isinstance(unit, AuthRequest)):

@@ -2,8 +2,8 @@
 
 All of it is said over v3, also where v2 is spoken afterwards. A request that changes nothing is sent behind each token, because a bookie
 whose SASL fails says nothing at all: the answer to that request then tells it at once (LINK-10). Nor does a bookie say why it refuses one
-that has nothing to authenticate with. So it is asked for SASL then: a bookie that has another provider says so, and has judged the
-certificate alone.
+that has nothing to authenticate with. So it is asked for authorization by roles then: a bookie that has it never answers, and one with
+another provider says so.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from bk_core.protocol.wire.messages import (
 from bk_core.protocol.wire.messages import Status as S
 
 AUTH_DISABLED = "AuthDisabledPlugin"  # wire-protocol.md 10.1
-SASL = "sasl"
-"""The name of the provider that is asked for where a bookie refuses a client that has nothing to authenticate with."""
+BY_ROLE = "BookieAuthZFactory"
+"""The name of the provider that judges by certificates alone (wire-protocol.md 10.4)."""
 FRAME_BYTES_MAX = 65_536
 """The longest answer that is taken before this client is admitted."""
 ANSWERS_MAX = 64
@@ -106,7 +106,7 @@ class Entrance:
             if self._stage is _Stage.AUTH:
                 return self._auth(response)
             if self._stage is _Stage.WHY:
-                return self._reason(response)
+                return self._away("wants clients that authenticate, and this client has nothing to do so with")
         if self._stage in (_Stage.AUTH, _Stage.LAST_LOOK, _Stage.WHY) and not isinstance(response, AuthResponse):
             return self._looked(response) if response.request_id == self._asked else []  # an earlier one of these
         raise RemoteProtocolError(f"a {type(response).__name__} came while {self.awaits} was awaited")
@@ -161,15 +161,7 @@ class Entrance:
     def _ask_why(self) -> list[Step]:
         """Find out which provider a bookie has that refuses a client without an exchange."""
         self._stage = _Stage.WHY
-        return [self._say(AuthRequest(self._next(), SASL, b"")), self._look()]
-
-    def _reason(self, response: AuthResponse) -> list[Step]:
-        if response.status is S.OK:
-            return self._away(f"wants clients that authenticate ({response.plugin}), and this client has nothing to do so with")
-        if not self._tls:
-            return self._away("wants clients that authenticate, and not by SASL: it may want TLS and a certificate with a role")
-        text = "does not admit this client's certificate: its role (OU=0:ROLE) is none of the bookie's authorizedRoles, or it shows none"
-        return self._away(text, BookieRoleError)
+        return [self._say(AuthRequest(self._next(), BY_ROLE, b"")), self._look()]
 
     def _looked(self, response: Response) -> list[Step]:
         if response.status is not S.UNAUTHORIZED:
@@ -179,8 +171,13 @@ class Entrance:
         exchange = self._exchange
         if exchange is None and self._stage is _Stage.LAST_LOOK:
             return self._ask_why()
+        if exchange is None and self._tls:
+            text = (
+                "does not admit this client's certificate: its role (OU=0:ROLE) is none of the bookie's authorizedRoles, or it shows none"
+            )
+            return self._away(text, BookieRoleError)
         if exchange is None:
-            return self._away("wants clients that authenticate, and this client has nothing to do so with")
+            return self._away("admits by the role in a certificate, and this client comes without TLS", BookieRoleError)
         why = exchange.refused(self._tokens) if isinstance(exchange, ExplainedExchange) else "the user or the secret is wrong there"
         return self._away(f"does not take this client ({exchange}): {why}")
 

@@ -40,6 +40,7 @@ def test_a_client_without_the_role_is_told_so_unasked_and_never_served() -> None
     assert gate.secured("0:reader") == GateAnswer(StartTlsResponse(7, Status.IO_ERROR))
     assert gate.asked(ReadRequest(8, 1, 2), is_v2=False) == GateAnswer(ReadResponse(8, Status.UNAUTHORIZED, 1, 2))
     assert gate.asked(AuthRequest(9, "sasl", b""), is_v2=False) == GateAnswer(AuthResponse(9, Status.UNAUTHORIZED))
+    assert gate.asked(AuthRequest(9, "BookieAuthZFactory", b""), is_v2=False) == GateAnswer(None)
     other = Gate(tls=True, users=None, nonce=lambda: "", roles=("admin", "writer"))
     other.asked(StartTlsRequest(7), is_v2=False)
     assert other.secured("0:writer") == GateAnswer(None, Then.SERVE)

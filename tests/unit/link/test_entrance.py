@@ -90,32 +90,27 @@ UNASKED, LOOKED = m.StartTlsResponse(1, Status.IO_ERROR), m.BookieInfoResponse(2
 @pytest.mark.parametrize(
     ("responses", "kind", "text"),
     [
-        ([m.AuthResponse(3, Status.UNAUTHORIZED)], BookieRoleError, "its role (OU=0:ROLE) is none of the bookie's authorizedRoles"),
-        (
-            [m.AuthResponse(3, Status.OK, "sasl", b"c")],
-            BookieAuthError,
-            "wants clients that authenticate (sasl), and this client has nothing",
-        ),
-        ([m.BookieInfoResponse(4, Status.UNAUTHORIZED)], BookieAuthError, "wants clients that authenticate, and this client has nothing"),
+        ([m.BookieInfoResponse(4, Status.UNAUTHORIZED)], BookieRoleError, "its role (OU=0:ROLE) is none of the bookie's authorizedRoles"),
+        ([m.AuthResponse(3, Status.UNAUTHORIZED)], BookieAuthError, "wants clients that authenticate, and this client has nothing"),
     ],
 )
 def test_a_bookie_that_wants_more_than_tls_is_asked_what(
     refused: list[m.Response], responses: list[m.Response], kind: type[BookieSecurityError], text: str
 ) -> None:
-    """One that judges by roles has no SASL, and one whose SASL is Kerberos does not answer an empty token (LINK-10)."""
+    """One that judges by roles has nothing to say to a token, and one with another provider refuses it (LINK-10)."""
     machine = Entrance("b", tls=True, exchange=None)
     machine.begin(), said(machine, m.StartTlsResponse(1, Status.OK)), machine.secured()
-    assert asked(said(machine, *refused)) == [m.AuthRequest(3, "sasl", b""), m.BookieInfoRequest(4, 0)]
+    assert asked(said(machine, *refused)) == [m.AuthRequest(3, "BookieAuthZFactory", b""), m.BookieInfoRequest(4, 0)]
     error = refusal(said(machine, *responses))
     assert type(error) is kind and text in str(error)
 
 
-def test_a_bookie_that_judges_by_certificates_and_gets_none_says_nothing_of_roles() -> None:
+def test_a_bookie_that_judges_by_certificates_and_gets_no_tls_is_told_apart() -> None:
     """One with ``security`` and neither TLS nor an exchange cannot be; a machine may."""
     machine = Entrance("b", tls=False, exchange=None)
     machine.begin(), said(machine, m.BookieInfoResponse(1, Status.UNAUTHORIZED))
-    error = refusal(said(machine, m.AuthResponse(2, Status.UNAUTHORIZED)))
-    assert type(error) is BookieAuthError and "it may want TLS and a certificate with a role" in str(error)
+    error = refusal(said(machine, m.BookieInfoResponse(3, Status.UNAUTHORIZED)))
+    assert type(error) is BookieRoleError and "this client comes without TLS" in str(error)
 
 
 def test_a_bookie_that_serves_after_all_is_taken() -> None:
