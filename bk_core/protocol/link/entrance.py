@@ -102,11 +102,11 @@ class Entrance:
         response = codec_v3.decode_response(payload)
         if isinstance(response, StartTlsResponse):
             return self._start_tls(response)
-        if isinstance(response, AuthResponse) and response.request_id == self._asked - 1:
-            if self._stage is _Stage.AUTH:
-                return self._auth(response)
-            if self._stage is _Stage.WHY:
-                return self._away("wants clients that authenticate, and this client has nothing to do so with")
+        is_answer = isinstance(response, AuthResponse) and response.request_id == self._asked - 1
+        if self._stage is _Stage.AUTH and isinstance(response, AuthResponse) and is_answer:
+            return self._auth(response)
+        if self._stage is _Stage.WHY and is_answer:
+            return self._away("wants clients that authenticate, and this client has nothing to do so with")
         if self._stage in (_Stage.AUTH, _Stage.LAST_LOOK, _Stage.WHY) and not isinstance(response, AuthResponse):
             return self._looked(response) if response.request_id == self._asked else []  # an earlier one of these
         raise RemoteProtocolError(f"a {type(response).__name__} came while {self.awaits} was awaited")
