@@ -22,7 +22,7 @@ from tests.simulation.runs import run_of
 from tests.simulation.twins import different
 
 ROOT = Path(__file__).resolve().parents[2]
-BLOCKS, BLOCKS_OF_THE_GATE, SEEDS_A_BLOCK = 8, 2, 150
+BLOCKS, BLOCKS_OF_THE_GATE, SEEDS_A_BLOCK = 8, 1, 150
 SAFETY = [*(f"I-{i}" for i in range(1, 21)), "I-G1", "I-G2", "I-G3", *(f"I-L{i}" for i in range(1, 11)), "I-R1", "RC-5", "WR-7"]
 LINKS = [f"I-K{i}" for i in range(1, 13)]
 LIVE = [f"L-{i}" for i in range(1, 12)]
@@ -61,7 +61,7 @@ def test_every_rule_of_13_1_and_13_2_has_a_function_and_is_evaluated() -> None:
 
 
 def test_a_seed_replays_the_same_whatever_the_string_hashes() -> None:
-    code = "from tests.simulation.runs import run_of\nfor s in range(40):\n r = run_of(s); r.play(); print(r.world.fingerprint())"
+    code = "from tests.simulation.runs import run_of\nfor s in range(12):\n r = run_of(s); r.play(); print(r.world.fingerprint())"
     outputs = []
     for hash_seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
@@ -72,7 +72,7 @@ def test_a_seed_replays_the_same_whatever_the_string_hashes() -> None:
 
 def test_a_run_is_the_same_with_kernels_in_c_and_in_python() -> None:
     """More of them: ``python -m tests.simulation.twins``."""
-    assert different(0, 40) == []
+    assert different(0, 12) == []
 
 
 def test_verbose_replay_is_the_same_run() -> None:

@@ -131,7 +131,7 @@ def killed(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> Calla
     return run
 
 
-@pytest.mark.parametrize("by", ["gc", "query", "import"])
+@pytest.mark.parametrize("by", ["gc", *(pytest.param(by, marks=pytest.mark.deep) for by in ("query", "import"))])
 def test_a_replacement_that_is_killed_leaves_all_old_files_or_all_new_ones(
     bk: Bk, client: bk_core.BookKeeper, replacement: folders.Plan, killed: Callable[..., bool], tmp_path: Path, by: str
 ) -> None:
@@ -157,7 +157,7 @@ def test_a_replacement_that_is_killed_leaves_all_old_files_or_all_new_ones(
     assert found == [NEW] * len(found) if by == "import" else found == [OLD] * (len(found) - 1) + [NEW]
 
 
-@pytest.mark.parametrize("by", ["gc", "import"])
+@pytest.mark.parametrize("by", [pytest.param("gc", marks=pytest.mark.deep), "import"])
 def test_a_first_import_that_is_killed_is_no_checkpoint_and_can_be_tried_again(
     bk: Bk, client: bk_core.BookKeeper, killed: Callable[..., bool], tmp_path: Path, by: str
 ) -> None:

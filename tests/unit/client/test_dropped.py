@@ -77,7 +77,7 @@ def test_writers_of_ledgers() -> None:
         """
         bk = bk_core.connect(uri)
         futures, ledgers = [], []
-        for n in range(300):
+        for n in range(100):
             ledger = bk.create_ledger()
             ledgers.append(ledger.ledger_id)
             futures.append(ledger.append_future(b"x"))
@@ -88,7 +88,7 @@ def test_writers_of_ledgers() -> None:
         del futures
         awaited(lambda: living(WriteHandle) == 0)
         passed(bk)
-        assert said == {"unclosed <WriteHandle": 300}, said
+        assert said == {"unclosed <WriteHandle": 100}, said
         session = bk._session
         assert not session._on_bookies and not session._closables.data and (session.adds._total, session.adds._ledgers) == (0, 0)
         assert not any(link._listeners for link in session._links.values())
@@ -130,7 +130,7 @@ def test_readers_of_ledgers() -> None:
             live.append(b"x")
             live.append(b"y")
             ledger.close()
-            for n in range(300):
+            for n in range(100):
                 bk.open_ledger(ledger.ledger_id).read(0, 0)
                 reader = bk.open_ledger(live.ledger_id)
                 assert reader.read(0, 0) == [b"x"]
@@ -138,7 +138,7 @@ def test_readers_of_ledgers() -> None:
             del reader
             awaited(lambda: living(ReadHandle) == 0)
             passed(bk)
-            assert said == {"unclosed <ReadHandle": 300}, said
+            assert said == {"unclosed <ReadHandle": 100}, said
             assert not store._world.watches.get(f"ledger/{live.ledger_id}")
         bk.close()
         """
@@ -150,7 +150,7 @@ def test_writers_and_readers_of_logs() -> None:
         """
         bk = bk_core.connect(uri)
         before = threads()
-        for n in range(100):
+        for n in range(40):
             create_log(bk, f"log{n}", LogProperties(entry_format="raw"))
             writer = LogWriter.open(bk, f"log{n}", roll_max_s=3600)
             future = writer.append_future(b"x")
@@ -166,7 +166,7 @@ def test_writers_and_readers_of_logs() -> None:
         del future
         awaited(lambda: living(LogWriter, LogReader, WriteHandle, ReadHandle) == 0)
         awaited(lambda: threads() <= before + bk._session._metadata._threads_max)
-        assert said["unclosed <LogWriter"] == 100 and not said["unclosed <WriteHandle"], said
+        assert said["unclosed <LogWriter"] == 40 and not said["unclosed <WriteHandle"], said
         with LogReader(bk, "log7") as reader:
             assert [payload for run in reader.read() for payload in run.payloads()] == [b"x"]
         with LogWriter.open(bk, "log7") as writer:
@@ -188,7 +188,7 @@ def test_clients(how: str) -> None:
             warm.close()
             del warm
             threads_before, open_before = threads(), descriptors()
-            for n in range(100):
+            for n in range(40):
                 bk = bk_core.connect(uri)
                 ledger = bk.create_ledger()
                 ledger.append(b"x")
@@ -205,8 +205,8 @@ def test_clients(how: str) -> None:
             bk = ledger = None
             awaited(lambda: living(bk_core.BookKeeper, WriteHandle) == 0)
             awaited(lambda: threads() <= threads_before and descriptors() <= open_before)
-            assert said["unclosed <BookKeeper"] == 100, said
-            assert said["unclosed <WriteHandle"] == (100 if how == "with handles" else 0), said
+            assert said["unclosed <BookKeeper"] == 40, said
+            assert said["unclosed <WriteHandle"] == (40 if how == "with handles" else 0), said
             """
         )
     )

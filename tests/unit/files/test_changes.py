@@ -298,14 +298,14 @@ def test_renaming_a_file_raises_the_bound_to_its_path_alone() -> None:
     assert store.tree.longest == 201
 
 
-def test_a_directory_of_100000_files_is_cheap() -> None:
+def test_a_directory_of_30000_files_is_cheap() -> None:
     """One more, one less and a look at one do not depend on how many there are."""
     store = Store()
     began = time.process_time()
-    for n in range(100_000):
+    for n in range(30_000):
         store.tree.apply(Put(f"/d/{n}", Content(b"x"), 1, store.tree.next_id, int(n == 0)))
     filled = time.process_time() - began
-    assert store.tree.count == 100_001 and store.tree.status("/d").children == 100_000
+    assert store.tree.count == 30_001 and store.tree.status("/d").children == 30_000
     began = time.process_time()
     for n in range(1000):
         store.delete(f"/d/{n}")
@@ -313,5 +313,5 @@ def test_a_directory_of_100000_files_is_cheap() -> None:
         store.rename(f"/d/new-{n}", f"/d/{n}")
     assert time.process_time() - began < max(1.0, filled), "3000 changes of a large directory cost less than filling it"
     listed = store.tree.listing("/d")
-    assert len(listed) == 100_000 and [one.path for one in listed[:3]] == ["/d/0", "/d/1", "/d/10"]
+    assert len(listed) == 30_000 and [one.path for one in listed[:3]] == ["/d/0", "/d/1", "/d/10"]
     assert store.delete("/d", recursive=True) and store.tree.count == 0

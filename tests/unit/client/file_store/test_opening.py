@@ -554,7 +554,7 @@ def test_fs_18_the_list_of_a_store_that_is_opened_often_stays_short(uri: str) ->
     limit = FileLimits().segments_max
     longest = 0
     with bk_core.connect(uri, limits=LIMITS) as client:
-        for opened in range(5 * limit):
+        for opened in range(3 * limit):
             store = FileStore.open(client, "a")
             if opened % 3:
                 store.put(f"/{opened % 7}", b"%d" % opened)
