@@ -12,12 +12,13 @@ import pytest
 from hypothesis import settings
 
 from bk_core import kernels
-from tests.quick_java import hasten_spark
+from tests.quick_java import hasten_spark, hasten_zookeeper
 
 # A busy machine is no failure; a test that hangs meets pytest's own timeout.
 settings.register_profile("no-deadline", deadline=None)
 settings.load_profile("no-deadline")
 hasten_spark()
+hasten_zookeeper()
 
 FORCE = os.environ.get("BK_TEST_FORCE") == "1"
 _FLAG = Path(".cache") / "tests-running"

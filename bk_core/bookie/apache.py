@@ -180,11 +180,12 @@ def java_command(
     options: Sequence[str] = (),
 ) -> list[str]:
     """Return the command line that runs a main class of the release with the logging configuration in ``configuration``. ``options`` are
-    further ones of the JVM."""
+    further ones of the JVM. The class path is jars alone: with a folder in it, a JVM can neither make nor use an archive of classes."""
     return [
         find_java(),
         "-cp",
-        f"{configuration}{os.pathsep}{libraries}/*",
+        f"{libraries}/*",
+        f"-Dlog4j.configuration={(configuration / 'log4j.properties').absolute().as_uri()}",
         f"-Dlog4j2.configurationFile={configuration / 'log4j2.properties'}",
         "--add-opens=java.base/java.nio=ALL-UNNAMED",
         "--add-opens=java.base/java.io=ALL-UNNAMED",

@@ -98,7 +98,7 @@ def java_client(name: str, version: str = apache.DEFAULT_VERSION) -> Iterator[Wo
         command = [compiler, "--release", "17", "-nowarn", "-proc:none", "-d", classes, "-cp", f"{libraries}/*", str(_JAVA / "Bench.java")]
         subprocess.run(command, check=True)
         java = apache.java_command(libraries, _JAVA, "Bench", [], heap_mb=HEAP_MB)
-        java[2] = f"{classes}{os.pathsep}{java[2]}"
+        java[2] += f"{os.pathsep}{classes}"
         with _worker(name, java, java=True) as worker:
             yield worker
 

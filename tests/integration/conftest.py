@@ -50,7 +50,7 @@ def _start(kind: str, directory: Path) -> LocalCluster:
         apache.resolve(APACHE_VERSION)
     except BookieUnavailableError as error:
         pytest.skip(str(error))
-    return local_cluster(3, directory, apache=APACHE_VERSION, apache_settings=quick_java.BOOKIES)
+    return quick_java.apache_cluster(3, directory, APACHE_VERSION)
 
 
 @pytest.fixture(scope="session")
@@ -192,8 +192,9 @@ class JavaClient:
         uri = cluster.uri.partition("?")[0].replace("zk://", "zk+hierarchical://", 1)
         options |= {f"set.{name}": value for name, value in self.lines.items()}
         arguments = [f"uri={uri}", f"protocol={protocol}", f"command={command}", *(f"{key}={value}" for key, value in options.items())]
-        java = apache.java_command(self.libraries, _JAVA, "Judge", arguments, options=(*quick_java.OPTIONS, *self.java))
-        java[2] = f"{self.classes}{os.pathsep}{java[2]}"
+        options_of_java = *quick_java.java_options(APACHE_VERSION), *self.java
+        java = apache.java_command(self.libraries, _JAVA, "Judge", arguments, options=options_of_java)
+        java[2] += f"{os.pathsep}{self.classes}"  # behind the jars, to which the archive of classes belongs
         done = subprocess.run(java, input=lines, capture_output=True, timeout=_JUDGE_TIMEOUT_S, check=False)
         answers: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
         if answers and "error" in answers[-1]:

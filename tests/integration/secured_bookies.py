@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bk_core.bookie.apache import ApacheSettings
-from bk_core.bookie.local_cluster import LocalCluster, local_cluster
+from bk_core.bookie.local_cluster import LocalCluster
 from tests import quick_java
 from tests.integration.secured_zookeeper import Authority
 
@@ -44,5 +44,5 @@ def secured_cluster(
     directory: Path, lines: Mapping[str, str | int | None], java: tuple[str, ...] = (), *, version: str, bookies: int = 3
 ) -> LocalCluster:
     """Start a cluster of Apache's bookies with these lines and options."""
-    settings = ApacheSettings(lines=lines, java=(*quick_java.OPTIONS, *java))
-    return local_cluster(bookies, directory, apache=version, apache_settings=settings)
+    settings = ApacheSettings(lines=lines, java=(*quick_java.java_options(version), *java))
+    return quick_java.apache_cluster(bookies, directory, version, settings)

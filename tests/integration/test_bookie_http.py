@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 import bk_core
 from bk_core import cli
 from bk_core.bookie import apache
+from bk_core.bookie.apache import ApacheSettings
 from bk_core.bookie.children import accepts_connections, free_port
 from bk_core.bookie.local_cluster import LocalCluster, local_cluster
 from bk_core.client.doctor.http import http_address, service_info
@@ -71,8 +71,9 @@ def bookie_with_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     both = _with_http(libraries, tmp_path)
     monkeypatch.setattr(apache, "resolve", lambda *_, **__: both)
     server = {"httpServerEnabled": "true", "httpServerPort": free_port(), "httpServerHost": "127.0.0.1"}
-    lines = {**quick_java.BOOKIES.lines, **server, "httpServerClass": "org.apache.bookkeeper.http.vertx.VertxHttpServer"}
-    with local_cluster(1, tmp_path / "cluster", apache=APACHE_VERSION, apache_settings=replace(quick_java.BOOKIES, lines=lines)) as cluster:
+    lines = {**server, "httpServerClass": "org.apache.bookkeeper.http.vertx.VertxHttpServer"}
+    settings = ApacheSettings(lines=lines, java=quick_java.OPTIONS)  # the cluster is made by Apache's own initnewcluster
+    with local_cluster(1, tmp_path / "cluster", apache=APACHE_VERSION, apache_settings=settings) as cluster:
         yield cluster
 
 

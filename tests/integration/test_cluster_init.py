@@ -18,8 +18,8 @@ from bk_core.bookie.embedded_process import EmbeddedBookieProcess
 from bk_core.bookie.zookeeper_process import ZooKeeperProcess, find_java
 from bk_core.errors import BookieUnavailableError, NotEnoughBookiesError, ZooKeeperProcessError
 from bk_core.metadata import open_store
+from tests import quick_java
 from tests.integration.patience import PATIENT
-from tests.quick_java import BOOKIES, OPTIONS
 
 SHELL = "org.apache.bookkeeper.bookie.BookieShell"
 
@@ -95,13 +95,14 @@ def test_an_apache_bookie_serves_a_cluster_made_here(
     uri = f"{scheme}://127.0.0.1:{zookeeper.port}/{scheme.replace('+', '-')}/ledgers"
     made = init(uri, capsys)
     store = open_store(uri)
-    bookie = ApacheBookie(libraries, tmp_path / "bookie", uri, free_port(), lambda one: one in store.bookies().writable, BOOKIES)
+    bookie = ApacheBookie(
+        libraries, tmp_path / "bookie", uri, free_port(), lambda one: one in store.bookies().writable, quick_java.bookies()
+    )
     with ExitStack() as stack:
         stack.callback(store.close)
-        shell = subprocess.run(
-            java_command(libraries, bookie._configuration, SHELL, ["-conf", str(bookie._conf), "whatisinstanceid"], options=OPTIONS),
-            capture_output=True, text=True, timeout=240, stdin=subprocess.DEVNULL, check=False,
-        )  # fmt: skip
+        asked = ["-conf", str(bookie._conf), "whatisinstanceid"]
+        command = java_command(libraries, bookie._configuration, SHELL, asked, options=bookie._options)
+        shell = subprocess.run(command, capture_output=True, text=True, timeout=240, stdin=subprocess.DEVNULL, check=False)
         assert shell.returncode == 0, shell.stdout + shell.stderr
         with pytest.raises(BookieUnavailableError, match="initnewcluster ended with status"):  # Apache's own sees that there is one
             bookie.init_new_cluster()

@@ -43,7 +43,7 @@ def bookies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         apache.resolve(APACHE_VERSION)
     except BookieUnavailableError as error:
         pytest.skip(str(error))
-    with local_cluster(5, tmp_path_factory.mktemp("guaranteed"), apache=APACHE_VERSION, apache_settings=quick_java.BOOKIES) as cluster:
+    with quick_java.apache_cluster(5, tmp_path_factory.mktemp("guaranteed"), APACHE_VERSION) as cluster:
         yield cluster
 
 

@@ -52,7 +52,16 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     )
     with ExitStack() as resources:
         log = resources.enter_context((tmp_path / "zookeeper.log").open("wb"))
-        command = [java, "-Xmx256m", *quick_java.OPTIONS, "-cp", find_jars(), MAIN_CLASS, str(configuration)]
+        command = [
+            java,
+            "-Xmx256m",
+            *quick_java.OPTIONS,
+            *quick_java.zookeeper_options(),
+            "-cp",
+            find_jars(),
+            MAIN_CLASS,
+            str(configuration),
+        ]
         process = spawn(command, stdout=log, stderr=log)
         resources.callback(_stop, process)
         open_store(f"zk://127.0.0.1:{port}/ledgers", timeout_s=60.0, patient=True).close()  # it listens

@@ -8,7 +8,7 @@ import pytest
 
 import bk_core
 from bk_core.bookie import apache
-from bk_core.bookie.local_cluster import LocalCluster, local_cluster
+from bk_core.bookie.local_cluster import LocalCluster
 from bk_core.errors import BookieUnavailableError, LedgerError
 from tests import quick_java
 from tests.integration.patience import PATIENT
@@ -26,7 +26,7 @@ def old_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalClust
     except BookieUnavailableError as error:
         pytest.skip(str(error))
     # four: a connection that the oldest bookie resets in its first moments costs an ensemble change and not the ledger
-    with local_cluster(4, tmp_path_factory.mktemp("old"), apache=VERSION, apache_settings=quick_java.BOOKIES) as cluster:
+    with quick_java.apache_cluster(4, tmp_path_factory.mktemp("old"), VERSION) as cluster:
         yield cluster
 
 

@@ -14,7 +14,7 @@ import pytest
 import bk_core
 from bk_core import cli
 from bk_core.bookie import apache
-from bk_core.bookie.local_cluster import LocalCluster, local_cluster
+from bk_core.bookie.local_cluster import LocalCluster
 from bk_core.errors import BookieUnavailableError
 from bk_core.metadata import open_store
 from bk_core.protocol.entry import digests, layout
@@ -42,9 +42,7 @@ def bookies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         apache.resolve(APACHE_VERSION)
     except BookieUnavailableError as error:
         pytest.skip(str(error))
-    with local_cluster(
-        BOOKIES, tmp_path_factory.mktemp("replication"), apache=APACHE_VERSION, apache_settings=quick_java.BOOKIES
-    ) as cluster:
+    with quick_java.apache_cluster(BOOKIES, tmp_path_factory.mktemp("replication"), APACHE_VERSION) as cluster:
         yield cluster
 
 
@@ -85,9 +83,8 @@ def shell(cluster: LocalCluster, *arguments: str) -> str:
     """Apache's own command line on this cluster."""
     conf = cluster.directory / "bookie-0" / "conf"
     main = "org.apache.bookkeeper.bookie.BookieShell"
-    command = apache.java_command(
-        apache.resolve(APACHE_VERSION), conf, main, ["-conf", str(conf / "bookie.conf"), *arguments], options=quick_java.OPTIONS
-    )
+    given = ["-conf", str(conf / "bookie.conf"), *arguments]
+    command = apache.java_command(apache.resolve(APACHE_VERSION), conf, main, given, options=quick_java.java_options(APACHE_VERSION))
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr

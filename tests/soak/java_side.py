@@ -67,7 +67,7 @@ class JavaProcess:
         libraries = apache.resolve(version)
         uri = cluster.uri.replace("zk://", "zk+hierarchical://", 1)
         command = apache.java_command(libraries, _JAVA, "Duel", [uri, protocol, PASSWORD.decode()])
-        command[2] = f"{compile_duel(version)}{os.pathsep}{command[2]}"
+        command[2] += f"{os.pathsep}{compile_duel(version)}"
         self._log = cluster.directory / "java.log"
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
