@@ -107,9 +107,10 @@ else
 endif
 
 ## the tests that play at length what those of `make test` play in short (marked deep). PYTEST_ARGS as for test
+# Those of Hypothesis take ten times as many examples (BK_EXAMPLES).
 deep-tests: setup
 	@$(SAY) "deep tests"
-	@$(ENV) $(BIN)/pytest -q -m deep $(or $(PYTEST_ARGS),tests)
+	@$(ENV) BK_EXAMPLES="$${BK_EXAMPLES:-400}" $(BIN)/pytest -q -m "deep or hypothesis" $(or $(PYTEST_ARGS),tests)
 
 ## the simulated cluster over many seeds; every rare state must have been met. SEEDS, FROM, JOBS
 simulate: setup

@@ -15,7 +15,8 @@ from bk_core import kernels
 from tests.quick_java import hasten_spark, hasten_zookeeper
 
 # A busy machine is no failure; a test that hangs meets pytest's own timeout.
-settings.register_profile("no-deadline", deadline=None)
+EXAMPLES = int(os.environ.get("BK_EXAMPLES", "40"))  # of each test of Hypothesis that names no number of its own
+settings.register_profile("no-deadline", deadline=None, max_examples=EXAMPLES)
 settings.load_profile("no-deadline")
 hasten_spark()
 hasten_zookeeper()

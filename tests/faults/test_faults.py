@@ -40,6 +40,7 @@ def test_exactly_once_whatever_fails(world: World, spec: Spec) -> None:
     assert verdict.good, f"{line(verdict)}\n" + "\n".join(verdict.errors)
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(1200)  # it plays an undisturbed query beside it
 @pytest.mark.parametrize("spec", QUICK_IN_LEDGERS, ids=lambda spec: spec.name)
 def test_exactly_once_with_the_checkpoint_in_ledgers(world: World, monkeypatch: pytest.MonkeyPatch, spec: Spec) -> None:

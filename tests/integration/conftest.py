@@ -34,6 +34,20 @@ APACHE_VERSION = os.environ.get("BK_TEST_APACHE_VERSION", apache.DEFAULT_VERSION
 logging.getLogger("bk_core").setLevel(logging.INFO)  # a failing test shows which bookie failed, and how
 _JAVA = Path(__file__).parent / "java"
 _JUDGE_TIMEOUT_S = 90
+FIRST_KINDS: dict[str, Any] = {"cluster": "embedded", "quorums": (3, 3, 2), "crash": False, "tls": False}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test with both protocols and two kinds of another thing, `make test` plays two pairs: v3 with the first kind (our bookies,
+    mirrored, closed, in clear), v2 with the second (Apache's bookies, striped, left open, over TLS). The other pairs are deep."""
+    here = Path(__file__).parent
+    for item in items:
+        parameters: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") and here in item.path.parents else {}
+        protocols = [value for value in parameters.values() if value in ("v2", "v3")]
+        firsts = [parameters[name] == FIRST_KINDS[name] for name in FIRST_KINDS if name in parameters]
+        if protocols and firsts and (protocols[0] == "v3") != firsts[0]:
+            item.add_marker(pytest.mark.deep)
 
 
 def _start(kind: str, directory: Path) -> LocalCluster:

@@ -126,7 +126,7 @@ def nobody() -> Iterator[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("protocol", ["v2", "v3"])
-@pytest.mark.parametrize("how", ["refused", "reset"])
+@pytest.mark.parametrize("how", ["refused", pytest.param("reset", marks=pytest.mark.deep)])
 def test_reads_outlive_a_restart_of_all_bookies(detour: Detour, nobody: tuple[str, int], protocol: str, how: str) -> None:
     """RD-13: whatever is asked while nobody can be reached is answered when somebody can: entries, batches, the LAC, a recovery, a tail."""
     closed, unclosed = (measure.write(detour.cluster, 100_000, 3, close=close) for close in (True, False))

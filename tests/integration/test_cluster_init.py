@@ -84,7 +84,7 @@ def test_two_clusters_side_by_side_keep_their_ledgers_apart(
 
 
 @pytest.mark.apache
-@pytest.mark.parametrize("scheme", ["zk", "zk+longhierarchical"])
+@pytest.mark.parametrize("scheme", ["zk", pytest.param("zk+longhierarchical", marks=pytest.mark.deep)])
 def test_an_apache_bookie_serves_a_cluster_made_here(
     zookeeper: ZooKeeperProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str], scheme: str
 ) -> None:

@@ -132,7 +132,7 @@ def _free_inside(bookie: EmbeddedBookie) -> int:
     return bookie._server.storage.free_inside_bytes()
 
 
-@pytest.mark.parametrize("size", [5_000, 100_000, 1_000_000])
+@pytest.mark.parametrize("size", [pytest.param(5_000, marks=pytest.mark.deep), 100_000, pytest.param(1_000_000, marks=pytest.mark.deep)])
 def test_b11_bke_8_it_takes_nothing_that_it_cannot_write(disk: Path, size: int) -> None:
     """B-11, BKE-8: it ends read-only with room left, and not one add was taken and then failed for want of room. All are there after a
     kill. Deleted ledgers make it writable again (BKE-9)."""

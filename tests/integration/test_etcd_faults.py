@@ -83,7 +83,7 @@ def test_one_server_of_three_is_enough_to_know(cluster: EtcdCluster) -> None:
         dead.start()
 
 
-@pytest.mark.parametrize("how", ["kill", "stop", "freeze", "leader"])
+@pytest.mark.parametrize("how", ["kill", "leader", *(pytest.param(how, marks=pytest.mark.deep) for how in ("stop", "freeze"))])
 def test_nothing_is_lost_or_doubled_while_a_server_goes(cluster: EtcdCluster, how: str) -> None:
     """META-12: a writer that repeats until it knows counts every number once; watches, locks and registrations go on at another server."""
     control = Control(cluster.connect_string)
@@ -338,7 +338,9 @@ def _after(store: EtcdStore, request: str) -> bool:
     }.get(request, True)
 
 
-@pytest.mark.parametrize("fault", ["killed", "frozen", "connection", "session"])
+@pytest.mark.parametrize(
+    "fault", ["killed", "connection", *(pytest.param(fault, marks=pytest.mark.deep) for fault in ("frozen", "session"))]
+)
 @pytest.mark.parametrize("request_name", REQUESTS)
 def test_each_request_is_definite_or_says_that_it_is_not(alone: EtcdProcess, request_name: str, fault: str) -> None:
     """META-12, META-13: success means done, "unavailable" means not done, "unknown" is settled by the same request again."""

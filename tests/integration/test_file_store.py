@@ -201,6 +201,7 @@ def kill_behind(command: list[str], client: bk_core.BookKeeper, name: str, files
         return process.wait() == -signal.SIGKILL
 
 
+@pytest.mark.deep
 def test_a_checkpoint_whose_replacement_is_killed_is_whole(
     apache_cluster: LocalCluster, client: bk_core.BookKeeper, tmp_path: Path
 ) -> None:

@@ -144,6 +144,7 @@ def run(cluster: LocalCluster, rng: random.Random, *, guaranteed: bool) -> tuple
     return {**done, **trouble.counts}, len(below)
 
 
+@pytest.mark.deep
 def test_every_entry_of_a_sealed_ledger_is_on_its_whole_write_set(bookies: LocalCluster) -> None:
     """G-1, G-11, G-13 (I-G1, I-G2) on unmodified bookies (G-20), each replica read from its bookie alone."""
     with_it, below = run(bookies, random.Random(SEED), guaranteed=True)

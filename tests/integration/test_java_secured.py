@@ -50,7 +50,7 @@ def secured(directory: Path, java: JavaClient, *, tls: bool = False, sasl: bool 
     ("kind", "protocol"),
     [
         ("tls", "v2"),
-        ("sasl", "v3"),
+        pytest.param("sasl", "v3", marks=pytest.mark.deep),
         pytest.param("tls", "v3", marks=pytest.mark.deep),
         pytest.param("sasl", "v2", marks=pytest.mark.deep),
     ],

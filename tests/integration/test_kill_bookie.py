@@ -1,6 +1,6 @@
 """``kill -9`` of bookies while a client writes: whatever was acknowledged stays readable.
 
-``BK_KILLS`` sets how often (default 10; ``make kill-test`` 50), ``BK_SEED`` repeats the choices of an earlier run; timing is not repeated.
+``BK_KILLS`` sets how often (default 5; ``make kill-test`` 50), ``BK_SEED`` repeats the choices of an earlier run; timing is not repeated.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bk_core.errors import BkError, BookieUnavailableError
 from bk_core.metadata import open_store
 from tests import quick_java
 
-KILLS = int(os.environ.get("BK_KILLS", "10"))
+KILLS = int(os.environ.get("BK_KILLS", "5"))
 SEED = int(os.environ.get("BK_SEED") or random.SystemRandom().randrange(1 << 32))
 RUN_ENTRIES = 25
 RUNS_IN_FLIGHT = 8

@@ -65,6 +65,7 @@ def test_java_client_recovers_what_a_crashed_writer_left(cluster: LocalCluster, 
 
 @pytest.mark.parametrize("cluster", ["embedded", pytest.param("apache", marks=pytest.mark.deep)], indirect=True)
 @pytest.mark.apache
+@pytest.mark.deep
 def test_java_client_reads_after_a_bookie_was_killed_and_came_back(cluster: LocalCluster, java_client: JavaClient) -> None:
     written = java_client.write(cluster, PAYLOADS, quorums=(3, 3, 3))
     cluster.kill(0)

@@ -153,6 +153,7 @@ def test_a_corrupt_copy_is_written_again(bookies: LocalCluster, capsys: pytest.C
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 def test_check_finds_a_replica_that_was_never_written(bookies: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
     """RR-4, RR-5: a bookie frozen while 3/3/2 is written and closed, then killed: what had only reached its socket is lost."""
     with bk_core.connect(bookies.uri, limits=PATIENT) as bk:

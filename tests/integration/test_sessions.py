@@ -89,7 +89,7 @@ def load(bk: bk_core.BookKeeper) -> Iterator[None]:
             writing.result(PATIENCE_S)
 
 
-@pytest.mark.parametrize("protocol", [pytest.param("v2", marks=pytest.mark.deep), "v3"])
+@pytest.mark.parametrize("protocol", ["v2", "v3"])
 def test_after_a_rolling_restart_all_bookies_are_chosen_alike(
     cluster: LocalCluster, protocol: str, record_property: Callable[[str, object], None]
 ) -> None:

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.spark
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.deep
 def test_a_query_keeps_its_state_over_tls(cluster: Any, tmp_path: Path) -> None:
     """Token, both steps of each upload and of each read: all of it is one connection's TLS or another's. The driver writes offsets and
     commits, the executor the state."""

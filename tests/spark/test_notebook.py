@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,16 @@ import pytest
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 OF_SPARK = {"stream_with_a_dying_bookie"}
+LONG = {*OF_SPARK, "guaranteed_write_quorum", "measure_cluster", "watch_recovery"}  # what they show, other tests show too
 RUN_AGAIN = ("explore_ledgers", "explore_log", "watch_recovery")
 CELL_S = 120
 
 
 def _all() -> list[Any]:
-    return [pytest.param(path, marks=[pytest.mark.spark] * (path.stem in OF_SPARK), id=path.stem) for path in NOTEBOOKS]
+    return [
+        pytest.param(path, marks=[pytest.mark.spark] * (path.stem in OF_SPARK) + [pytest.mark.deep] * (path.stem in LONG), id=path.stem)
+        for path in NOTEBOOKS
+    ]
 
 
 def test_there_are_notebooks() -> None:
@@ -37,6 +42,23 @@ def test_stored_without_outputs(path: Path) -> None:
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_the_readme_lists_it(path: Path) -> None:
     assert f"| `{path.name}` |" in (FOLDER / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_it_imports_is_there(path: Path) -> None:
+    """Of those too that only ``make deep-tests`` runs."""
+    codes = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    trees = [ast.parse("\n".join(line for line in code.splitlines() if not line.lstrip().startswith(("%", "!")))) for code in codes]
+    imports = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    found: dict[str, Any] = {}
+    exec(compile(ast.Module(imports, []), path.name, "exec"), found)
+    assert "bk_core" in found
+    used = {node.attr for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is(node.value, "bk_core")}
+    assert not {name for name in used if not hasattr(found["bk_core"], name)}
+
+
+def _is(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
 
 
 @pytest.fixture

@@ -84,6 +84,7 @@ spark.stop()
 """
 
 
+@pytest.mark.deep
 def test_tasks_tell_rows_bytes_and_phases(cluster: LocalCluster, log: str) -> None:
     """As rows of ``python_worker_logs``, where Spark collects what Python's tasks log. The level is a variable of the environment."""
     environment = {**os.environ, "BOOKKEEPER_LOG_LEVEL": "INFO"}

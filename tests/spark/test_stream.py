@@ -158,7 +158,7 @@ def test_losses_end_the_query(
     assert ids(load, f"{log}-out") == [*range(10), *range(90, 95)]
 
 
-@pytest.mark.parametrize("recreated", [False, True])
+@pytest.mark.parametrize("recreated", [pytest.param(False, marks=pytest.mark.deep), True])
 def test_a_sink_whose_log_is_gone_ends_the_query(
     spark: SparkSession,
     load: Callable[..., Any],
@@ -209,7 +209,7 @@ def test_a_new_column_ends_a_query_and_a_restart_has_it(
     assert ids(load, f"{log}-some") == ids(load, f"{log}-all") == list(range(8))
 
 
-@pytest.mark.parametrize("first", ["reader", "empty log", "columns"])
+@pytest.mark.parametrize("first", ["reader", *(pytest.param(first, marks=pytest.mark.deep) for first in ("empty log", "columns"))])
 def test_a_reader_starts_before_the_first_row(
     spark: SparkSession,
     load: Callable[..., Any],

@@ -84,7 +84,7 @@ def test_the_token_is_not_in_the_address(page: Browser, visitor: Visitor) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.deep)], ids=["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
 def test_pages_fit_and_can_be_read(page: Browser, visitor: Visitor, world: World, width: int, dark: bool) -> None:
     page.window(width, dark=dark)
