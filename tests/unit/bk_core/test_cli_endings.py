@@ -14,6 +14,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -55,13 +56,21 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+ON_A_FULL_DISK = {"as it ends": WAYS["a little, written as it ends"], "on the way": WAYS["lines of Click"]}
+
+
+def some(cases: dict[str, str], *short: str) -> list[Any]:
+    """Return the cases for a test, of which all are deep but the short ones."""
+    return [pytest.param(case, id=name, marks=() if name in short else pytest.mark.deep) for name, case in cases.items()]
+
+
+@pytest.mark.parametrize("way", some(WAYS, "lines of Click", "a little, written as it ends"))
 def test_an_output_that_nobody_reads_ends_a_command_as_sigpipe_does(way: str) -> None:
     ended = piped(COMMAND + way)
     assert (ended.returncode, ended.stderr) == (141, b"")
 
 
-@pytest.mark.parametrize("way", [WAYS["a little, written as it ends"], WAYS["lines of Click"]], ids=["as it ends", "on the way"])
+@pytest.mark.parametrize("way", some(ON_A_FULL_DISK, "on the way"))
 def test_a_full_disk_is_told_in_one_line(way: str) -> None:
     with open("/dev/full", "wb") as full:
         ended = run_one(COMMAND + way, full.fileno())
@@ -82,7 +91,7 @@ WAITS = {
 }
 
 
-@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+@pytest.mark.parametrize("wait", some(WAITS, "a lock"))
 def test_a_command_that_follows_ends_wherever_it_waits_when_its_reader_has_gone(wait: str) -> None:
     program = f"""
 import sys, threading, time
@@ -216,7 +225,7 @@ sys.argv = ["bk", "--version"]
 """
 
 
-@pytest.mark.parametrize("door", ["script", "module"])
+@pytest.mark.parametrize("door", ["script", pytest.param("module", marks=pytest.mark.deep)])
 def test_ctrl_c_while_the_commands_are_imported_is_no_traceback(door: str) -> None:
     target = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["bk"]
     script = f"EntryPoint('bk', {target!r}, 'console_scripts').load()()"
