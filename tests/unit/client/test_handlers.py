@@ -1,4 +1,5 @@
-"""Handlers of signals that use what they interrupt, at every point where one can strike; and threads that wait for each other.
+"""Handlers of signals that use what they interrupt, wherever one can strike (each third place of a long call); and threads that wait for
+each other.
 
 CPython runs handlers on top of the main thread's call, where a Python function begins and where one written in C has returned. A profile
 function is called at just these points. Whatever the handler does there, it is done, or it is refused at once: it never waits for a lock of
@@ -150,7 +151,7 @@ def test_a_handler_closes_or_is_refused(client: bk_core.BookKeeper) -> None:
         if handlers:
             handlers[-1]()
 
-    everywhere(call, handler, step=1)
+    everywhere(call, handler, step=3)
     assert sum(one.done for one in handlers) and sum(one.refused for one in handlers)
 
 
@@ -161,10 +162,10 @@ def test_a_handler_reads_or_is_refused(client: bk_core.BookKeeper) -> None:
         with client.open_ledger(ledger.ledger_id) as reader:
             handler = Handler(lambda: reader.read(0, 49))
             for call in (lambda: reader.read(0, 49), lambda: reader.wait_for(49, TIMEOUT_S), reader.read_last_add_confirmed):
-                everywhere(call, handler)
+                everywhere(call, handler, step=3)
             assert handler.done and handler.refused
             append = Handler(lambda: ledger.append(b"h"))
-            everywhere(lambda: reader.read(0, 49), append)
+            everywhere(lambda: reader.read(0, 49), append, step=3)
             assert append.done and append.refused
 
 
