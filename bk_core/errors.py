@@ -150,10 +150,11 @@ class EventLoopError(BkError):
 
 
 class ConcurrentIterationError(BkError, RuntimeError):
-    """A second task asked an iteration of ``bk_core.aio`` for its next run while the first one waits for it. Nothing was done."""
+    """A second task asked an iteration of ``bk_core.aio``, or a second thread a reader of a log, for its next run while the first one waits
+    for it. Nothing was done."""
 
     code = "BK-CONCURRENT-ITERATION"
-    advice = "Give each task an iteration of its own, or let one task read and pass the runs on through an asyncio.Queue."
+    advice = "Give each task an iteration, and each thread a reader of its own, or let one read and pass the runs on through a queue."
 
 
 class RemoteProtocolError(BkError):

@@ -193,6 +193,8 @@ def repair(
     --json: ledger, complete, moved (firstEntryId, position, from, to, entries), filledIn (firstEntryId, position, bookie, entries),
     recovered, sealed, lockedBy, deleted, openTailLost (bookies), problems, entriesCopied, bytesCopied.
     """
+    from bk_core.client.repair.jobs import check_known
+
     options = {
         "full": full,
         "lost": lost,
@@ -206,6 +208,8 @@ def repair(
     looked_at = changed = entries = size = incomplete = 0
     with connected(uri, protocol) as client, watched() as show:
         chosen = _chosen(client, ledger_id, everything)
+        for bookie in lost:
+            check_known(client, bookie)
         _note_disabled(client, as_json)
         for report in _repaired(client, chosen, everything, {**options, "on_progress": show}):
             looked_at += 1

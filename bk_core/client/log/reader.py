@@ -21,6 +21,7 @@ from bk_core.client.log.list_store import LogClient, ledger_exists, log_path
 from bk_core.client.resuming import Following
 from bk_core.display.words import counted
 from bk_core.errors import (
+    ConcurrentIterationError,
     InvalidArgumentError,
     LogDataLossError,
     MetadataUnavailableError,
@@ -279,6 +280,9 @@ class LogReader(StaysHere):
         """Perform the machine's effects until it knows what comes next, or has to wait. One request is outstanding at a time."""
         self._rest = None
         while True:
+            if len(effects) != 1:
+                text = f"another thread reads log {self.name!r} with this reader; a reader of a log is for one thread at a time"
+                raise ConcurrentIterationError(text, log=self.name)
             (effect,) = effects
             match effect:
                 case ReadList():

@@ -105,7 +105,7 @@ def decommission_bookie(
         while True:
             report.still_named = [found for ledger_id in client.list_ledgers() if (found := _naming(client, ledger_id, bookie)) is not None]
             if not rounds and not report.still_named:
-                _check_known(client, bookie)
+                check_known(client, bookie, "no ledger names it, ")
             left_s = deadline - time.monotonic()
             match after_look(rounds=rounds, named=len(report.still_named), changed=changed, left_s=left_s):
                 case DrainStep.END:
@@ -124,15 +124,15 @@ def decommission_bookie(
     return report
 
 
-def _check_known(client: BookKeeper, bookie: BookieId) -> None:
-    """Raise InvalidArgumentError if the bookie, which no ledger names, is not registered either and has no cookie."""
+def check_known(client: BookKeeper, bookie: BookieId, known: str = "") -> None:
+    """Raise InvalidArgumentError if the bookie is not registered and has no cookie. ``known`` is what else the error says of it."""
     view = client.bookies()
     if bookie in {*view.writable, *view.readonly}:
         return
     try:
         client.store.read_cookie(bookie)
     except NoNodeError:
-        text = f"there is no bookie {bookie}: no ledger names it, it is not registered and has no cookie"
+        text = f"there is no bookie {bookie}: {known}it is not registered and has no cookie"
         raise InvalidArgumentError(text, bookie=bookie) from None
 
 

@@ -133,7 +133,8 @@ class ClusterAtRoot:
         if found:
             nearest = sorted(found, key=lambda root: -difflib.SequenceMatcher(None, root, self._root).ratio())[:_TOLD_MAX]
             return f"{text}{before}. There is one at {' and at '.join(nearest)}: look at the path of the URI"
-        return f"{text}{before}. No other cluster was found there: look at the address, or make one with `bk local` or `bk cluster init`"
+        lost = "" if before else " If there was one, the store has lost it: restore it from a backup, and make no other one."
+        return f"{text}{before}. No other cluster was found there: look at the address, or make one: `bk local` or `bk cluster init`.{lost}"
 
 
 def _text(data: bytes | None) -> str:

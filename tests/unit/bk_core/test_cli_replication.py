@@ -144,6 +144,9 @@ def test_a_ledger_or_all(client: Client, capsys: pytest.CaptureFixture[str]) -> 
 def test_repair_says_what_it_did_and_what_it_could_not(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     moved, refilled = Moved(0, 2, "c:1", "x:1", 10), Refilled(0, 1, "b:1", 6)
     client.repairs[4] = RepairReport(4, [moved], [refilled], recovered=True, sealed=True, entries_copied=16, bytes_copied=2_500_000)
+    assert cli.run(["ledger", "repair", "4", "--lost", "c:1"]) == 1
+    assert "there is no bookie c:1" in capsys.readouterr().err
+    client.writable = ("a:1", "b:1", "c:1")
     assert cli.run(["ledger", "repair", "4", "--lost", "c:1", "--recover-open", "--grace", "2"]) == 0
     text = capsys.readouterr().out
     for wanted in ("moved", "x:1", "filled in", "was recovered", "sealed", "1 changed, 16 entries (2.5 MB) copied, 0 not fully"):

@@ -63,8 +63,10 @@ def fill(
 
 def not_enough(size: int, registered: int, why: str = "") -> NotEnoughBookiesError:
     if not registered:
-        none = f"a ledger with ensemble size {size} needs {counted(size, 'writable bookie')}, and none is registered in this cluster{why}"
-        return NotEnoughBookiesError(f"{none}; start bookies with the same metadata service URI, its path included (`bk bookie ls`)")
+        needs = f"a ledger with ensemble size {size} needs {counted(size, 'writable bookie')}"
+        how = "start bookies with the same metadata service URI, its path included"
+        room = "or make room on the disks of those that are read-only (`bk bookie ls`)"
+        return NotEnoughBookiesError(f"{needs}, and none is registered in this cluster as writable{why}; {how}, {room}")
     there = f"{registered} {'is' if registered == 1 else 'are'} registered"
     return NotEnoughBookiesError(
         f"a ledger with ensemble size {size} needs {counted(size, 'writable bookie')}, {there}{why}; "
