@@ -1,14 +1,20 @@
-"""An iterator that goes on after an error."""
+"""An iterator that goes on after an error, and ends when it is closed or when an event is set."""
 
 from __future__ import annotations
 
+import os
+import threading
+from _thread import RLock
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Generic, Self, TypeVar
 
+from bk_core.background import BackgroundLoop
 from bk_core.errors import BkError
 from bk_core.threads import Flag
 
 T = TypeVar("T")
+STOP_LOOK_S = 0.5  # the time between two looks at the events of followers
 
 
 class Following(Generic[T]):
@@ -65,3 +71,66 @@ class Following(Generic[T]):
                     raise
                 return False
         return True
+
+
+class _Stops:
+    """Looks at the events by which users end what follows, on one thread for all of them, which exists while there are any.
+
+    A follower waits for minutes, and its event wakes nobody. To look at it, a follower of its own would have to end its long poll and begin
+    another one twice a second.
+    """
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._watched: dict[object, tuple[threading.Event, Callable[[], None]]] = {}
+        self._loop: BackgroundLoop | None = None
+
+    def add(self, key: object, stop: threading.Event, end: Callable[[], None]) -> None:
+        with self._lock:
+            self._watched[key] = (stop, end)
+            if self._loop is None:
+                self._loop = BackgroundLoop("bk-stops", self._turn)
+                self._loop.start()
+
+    def remove(self, key: object) -> None:
+        with self._lock:
+            self._watched.pop(key, None)
+
+    def _turn(self) -> float | None:
+        with self._lock:
+            ended = [key for key, (stop, _) in self._watched.items() if stop.is_set()]
+            calls = [self._watched.pop(key)[1] for key in ended]
+            are_more = bool(self._watched)
+            if not are_more:
+                self._loop = None  # the next one begins another thread
+        for call in calls:
+            call()
+        return STOP_LOOK_S if are_more else None
+
+
+_stops = _Stops()
+
+
+def _begin_anew() -> None:
+    """A forked child has neither the thread nor the followers."""
+    global _stops
+    _stops = _Stops()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
+
+
+@contextmanager
+def ended_by(stop: threading.Event | None, end: Callable[[], None]) -> Iterator[None]:
+    """Call ``end`` once ``stop`` is set, seen within half a second, or at once if it is set already, while a ``with`` block runs."""
+    if stop is None:
+        yield
+        return
+    if stop.is_set():
+        end()
+    key, stops = object(), _stops
+    stops.add(key, stop, end)
+    try:
+        yield
+    finally:
+        stops.remove(key)

@@ -18,7 +18,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from bk_core.arguments import brief
 from bk_core.client.guards import check_password
 from bk_core.client.identity import recover_own
 from bk_core.client.log.history import history_of, update_ledger_list
@@ -59,6 +58,7 @@ IN_FLIGHT_BYTES = 32 << 20
 ROLL_BYTES = 256 << 20
 COMPRESSIONS = ("none", "zstd", "lz4")
 _APPLICATION = b"bk_arrow"
+_NAMED_MAX = 8  # columns in a message
 
 
 def write_rows(
@@ -203,12 +203,18 @@ def _checked(name: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema) ->
 def _values(name: str, given: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Return batches of ``value`` alone. The columns that reading a raw log adds may be there, so that one can be copied."""
     if "value" not in given.names:
-        raise LogSchemaError(f"raw log {name!r} takes a column 'value' (binary or string); the rows have {brief(given.names)}", log=name)
+        raise LogSchemaError(f"raw log {name!r} takes a column 'value' (binary or string); the rows have {_some(given.names)}", log=name)
     check_named_once(name, given)
     lost = [column for column in given.names if column not in RAW_COLUMNS.names]
     if lost:
-        raise LogSchemaError(f"raw log {name!r} stores only 'value'; drop {brief(lost)}, or use an arrow log", log=name)
+        raise LogSchemaError(f"raw log {name!r} stores only 'value'; drop {_some(lost)}, or use an arrow log", log=name)
     return (_only_value(name, batch) for batch in batches)
+
+
+def _some(columns: Sequence[str]) -> str:
+    """Return the names of columns for a message, of many the first few."""
+    more = len(columns) - _NAMED_MAX
+    return ", ".join(map(repr, columns[:_NAMED_MAX])) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _only_value(name: str, batch: pa.RecordBatch) -> pa.RecordBatch:

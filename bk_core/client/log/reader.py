@@ -18,7 +18,7 @@ from bk_core.client.counting import counts_of
 from bk_core.client.here import StaysHere
 from bk_core.client.log.history import read_log
 from bk_core.client.log.list_store import LogClient, ledger_exists, log_path
-from bk_core.client.resuming import Following
+from bk_core.client.resuming import Following, ended_by
 from bk_core.display.words import counted
 from bk_core.errors import (
     ConcurrentIterationError,
@@ -53,7 +53,6 @@ from bk_core.protocol.session.outage import Outage
 from bk_core.threads import Flag
 
 OUTAGE_LOOK_S = 0.1
-STOP_LOOK_S = 0.5  # the time between two looks of ``follow`` at its stop event while nothing comes
 WAIT_S = 60.0
 _NEVER = Flag()
 Rest: TypeAlias = "Deliver | AwaitLedger | AwaitList"
@@ -348,26 +347,29 @@ class LogReader(StaysHere):
         return Following(lambda over: self._follow(stop, over), self._wake)
 
     def _follow(self, stop: threading.Event | None, over: Flag) -> Iterator[LogEntries]:
-        wait_s = WAIT_S if stop is None else STOP_LOOK_S
-
-        def is_over() -> bool:
-            return over.is_set() or (stop is not None and stop.is_set())
+        def end() -> None:
+            over.set()
+            self._wake()
 
         self._over = over
         try:
-            while not is_over():
-                try:
-                    with self._watched(follow=True):
-                        while not is_over():
-                            yield from self.read()
-                            self._store_answered()
-                            while not self.wait(wait_s) and not is_over():
-                                pass  # there is nothing to read, and no need to ask the metadata store anything
-                except MetadataUnavailableError as error:
-                    while not (self._outlast(error, time.monotonic() + wait_s) or is_over()):
-                        pass
+            with ended_by(stop, end):
+                yield from self._until(over)
         finally:
             self._over = _NEVER
+
+    def _until(self, over: Flag) -> Iterator[LogEntries]:
+        while not over.is_set():
+            try:
+                with self._watched(follow=True):
+                    while not over.is_set():
+                        yield from self.read()
+                        self._store_answered()
+                        while not self.wait(WAIT_S) and not over.is_set():
+                            pass  # there is nothing to read, and no need to ask the metadata store anything
+            except MetadataUnavailableError as error:
+                while not (self._outlast(error, time.monotonic() + WAIT_S) or over.is_set()):
+                    pass
 
     def _wake(self) -> None:
         """End what a follower waits for that is to end. Its call raises ClientClosedError, or looks at the flag. Any thread may call it."""

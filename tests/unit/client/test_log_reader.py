@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import bk_core
+from bk_core.client import resuming
 from bk_core.client.log import reader as log_reader
 from bk_core.client.log.history import read_log, update_ledger_list
 from bk_core.client.log.janitor import delete_log, trim_log
@@ -207,7 +208,6 @@ class Traffic:
 def follower(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[bk_core.BookKeeper, Traffic]]:
     """A client of its own whose traffic is counted. No pause of a reader is short enough to end within the test."""
     monkeypatch.setattr(log_reader, "WAIT_S", 3600.0)
-    monkeypatch.setattr(log_reader, "STOP_LOOK_S", 3600.0)
     traffic = Traffic()
     with bk_core.connect(client.config.uri, limits=LIMITS) as bk:
         session, opened, listed = bk._session, bk.open_ledger, log_reader.read_log
@@ -286,6 +286,52 @@ def test_follow_ends_when_it_is_told_to(client: bk_core.BookKeeper) -> None:
             assert following.result(30) == [] and reader._handle is None
         if writer is not None:
             writer.close()
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_who_looks_at_an_event_asks_nobody_anything(
+    client: bk_core.BookKeeper, follower: tuple[bk_core.BookKeeper, Traffic], live: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LC-5: one long poll lasts, however often the event is looked at. It ends when the event is set, and so does the thread that looks."""
+    monkeypatch.setattr(resuming, "STOP_LOOK_S", 0.01)
+    looked = threading.Semaphore(0)
+
+    class Event(threading.Event):
+        def is_set(self) -> bool:
+            looked.release()
+            return super().is_set()
+
+    reading, traffic = follower
+    writer, stop, came = LogWriter.open(client, "a"), Event(), queue.SimpleQueue[bytes]()
+    writer.append(b"one")
+    if not live:
+        writer.close()
+
+    def follow() -> None:
+        with LogReader(reading, "a") as reader:
+            for run in reader.follow(stop):
+                for payload in run.payloads():
+                    came.put(payload)
+
+    with ThreadPoolExecutor(1) as threads:
+        following = threads.submit(follow)
+        if live:
+            writer.append(b"confirms the first one")
+        assert came.get(timeout=30) == b"one"
+        for _ in range(50):
+            assert looked.acquire(timeout=30)
+        before = traffic.requests, traffic.lists
+        for _ in range(50):
+            assert looked.acquire(timeout=30)
+        assert (traffic.requests, traffic.lists) == before
+        stop.set()
+        following.result(30)
+    if live:
+        writer.close()
+    for thread in threading.enumerate():
+        if thread.name == "bk-stops":
+            thread.join(30)
+            assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("live", [False, True])
