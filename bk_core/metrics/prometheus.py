@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from threading import Thread
 from typing import Any, Protocol, Self
@@ -41,7 +42,7 @@ class Counting(Protocol):
 
 class MetricsCollector(Collector):
     """Gives the metrics of clients, bookies and queries to Prometheus, as they are when it asks. ``label`` is the label that tells them
-    apart. The sources are not kept alive."""
+    apart: of several of one name, such as clients of one cluster, the second one has " (2)" behind it. The sources are not kept alive."""
 
     def __init__(self, sources: Iterable[Counting], label: str = "client") -> None:
         self._registries = [source.counts.registry for source in sources]
@@ -49,13 +50,29 @@ class MetricsCollector(Collector):
 
     def collect(self) -> Iterator[Family]:
         """Yield one family for each metric, with the series of all sources."""
-        found = [registry.snapshot() for registry in self._registries]
-        for name in dict.fromkeys(name for metrics in found for name in metrics.values):
+        found = _told_apart(registry.snapshot() for registry in self._registries)
+        for name in dict.fromkeys(name for _, metrics in found for name in metrics.values):
             family = _family(ALL[name], self._label)
-            for metrics in found:
-                _add_all(family, metrics, name)
+            for of, metrics in found:
+                _add_all(family, of, metrics, name)
             if family.samples:
                 yield family
+
+    def describe(self) -> Iterator[Family]:
+        """Yield the families without series, by which a registry sees what it has already."""
+        found = [registry.snapshot() for registry in self._registries]
+        for name in dict.fromkeys(name for metrics in found for name in metrics.values):
+            yield _family(ALL[name], self._label)
+
+
+def _told_apart(found: Iterable[Metrics]) -> list[tuple[str, Metrics]]:
+    """Return the metrics, each with a name that no other one has."""
+    seen: Counter[str] = Counter()
+    named = []
+    for metrics in found:
+        seen[metrics.of] += 1
+        named.append((metrics.of if seen[metrics.of] == 1 else f"{metrics.of} ({seen[metrics.of]})", metrics))
+    return named
 
 
 def _family(metric: Metric, label: str) -> Any:
@@ -63,14 +80,14 @@ def _family(metric: Metric, label: str) -> Any:
     return kinds[metric.kind](metric.name, metric.meaning, labels=[label, *metric.labels])
 
 
-def _add_all(family: Any, metrics: Metrics, name: str) -> None:
+def _add_all(family: Any, of: str, metrics: Metrics, name: str) -> None:
     series: dict[Labels, Value] = dict(metrics.values.get(name, {}))
     for labels, value in series.items():
         if isinstance(value, HistogramValue):
             bounds = [(bound, value.up_to(index)) for bound, index in zip(_BOUNDS, _LAST, strict=True)]
-            family.add_metric([metrics.of, *labels], [*bounds, ("+Inf", value.count)], value.sum_s)
+            family.add_metric([of, *labels], [*bounds, ("+Inf", value.count)], value.sum_s)
         else:
-            family.add_metric([metrics.of, *labels], value)
+            family.add_metric([of, *labels], value)
 
 
 def register(*sources: Counting, registry: CollectorRegistry = REGISTRY, label: str = "client") -> MetricsCollector:

@@ -162,3 +162,14 @@ def test_no_exporter_keeps_a_source_alive() -> None:
         assert not any(isinstance(value, Source) for value in vars(holder).values())
         assert any(isinstance(value, (Registry, list)) for value in vars(holder).values())
     exported.close()
+
+
+def test_clients_of_one_cluster_are_told_apart_and_none_counts_twice() -> None:
+    registry = CollectorRegistry()
+    first, second = Source("the client of zk://h/ledgers"), Source("the client of zk://h/ledgers")
+    prometheus.register(first, second, registry=registry)
+    found = scraped(generate_latest(registry).decode())
+    for name in ("the client of zk://h/ledgers", "the client of zk://h/ledgers (2)"):
+        assert of(found, f"{C}add_entry_total", client=name) == 1000
+    with pytest.raises(ValueError, match="Duplicated"):
+        prometheus.register(first, registry=registry)
