@@ -391,7 +391,10 @@ def collect(names: tuple[str, ...], even_if_alive: bool, password: str, uri: str
         raise click.UsageError("--even-if-alive needs the names of the checkpoints whose owners are to be fenced")
     failed = False
     with connected(uri, protocol) as client:
-        for name in dict.fromkeys([whole_store(given, "gc") for given in names]) or file_stores(client, remains=True):
+        found = [*dict.fromkeys(whole_store(given, "gc") for given in names)] or file_stores(client, remains=True)
+        if not found and not as_json:
+            click.echo("no checkpoints")
+        for name in found:
             try:
                 with in_words(name, password):
                     report = gc_file_store(client, name, password=password.encode(), even_if_alive=even_if_alive)
