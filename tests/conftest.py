@@ -6,13 +6,15 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from bk_core import kernels
-from tests.quick_java import hasten_spark, hasten_zookeeper
+from bk_core.errors import ZooKeeperProcessError
+from tests.quick_java import hasten_spark, hasten_zookeeper, ready_spark
 
 # A busy machine is no failure; a test that hangs meets pytest's own timeout.
 EXAMPLES = int(os.environ.get("BK_EXAMPLES", "40"))  # of each test of Hypothesis that names no number of its own
@@ -60,6 +62,13 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
     finally:
         gc.enable()
         gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("spark") is not None:
+        with suppress(ZooKeeperProcessError):  # no Java: the test skips, or fails with the reason
+            ready_spark()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
