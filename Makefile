@@ -164,7 +164,8 @@ MINUTES ?= 30
 BOOKIES ?= 4
 INTERRUPTS ?= 1000
 
-## real clusters under faults (tests/soak). MINUTES, BOOKIES, SEED; EMBEDDED=1; APACHE=4.14.7, PROTOCOL=v3; METADATA=etcd
+## real clusters under faults (tests/soak). MINUTES, BOOKIES, SEED, PROTOCOL=v3
+# EMBEDDED=1; APACHE=4.14.7; METADATA=etcd for three etcds and embedded bookies
 soak: setup
 	@$(ENV) $(BIN)/python -m tests.soak --minutes $(MINUTES) --bookies $(BOOKIES) $(if $(SEED),--seed $(SEED)) \
 	  $(if $(EMBEDDED),--embedded) $(if $(APACHE),--apache $(APACHE)) $(if $(PROTOCOL),--protocol $(PROTOCOL)) \

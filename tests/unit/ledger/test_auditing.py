@@ -13,6 +13,7 @@ def lost(*bookies: str, look: int | None = None) -> Audit:
 
 
 def test_a_bookie_is_lost_after_the_delay_and_its_ledgers_are_marked_once() -> None:
+    """RR-16."""
     bookies = LostBookies(AGAIN)
     assert bookies.look("abc", "abc", DELAY, 0) == lost()
     assert bookies.look("abc", "ab", DELAY, 5 * S) == lost(look=65 * S)
@@ -53,6 +54,7 @@ def test_an_outage_marks_nothing() -> None:
 
 
 def test_failures_are_tried_again_after_pauses_that_double() -> None:
+    """RR-17."""
     queue, now = RepairQueue(GRACE), 0
     pauses = []
     for _ in range(9):
@@ -77,6 +79,7 @@ def test_a_held_ledger_is_looked_at_soon_and_counts_as_no_failure() -> None:
 
 
 def test_the_writer_of_an_open_ledger_has_its_time_once() -> None:
+    """RR-18."""
     queue = RepairQueue(GRACE)
     assert not queue.recovers(7, 0)
     queue.ended(7, Ended.TAIL, 0)
