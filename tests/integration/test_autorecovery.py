@@ -124,7 +124,8 @@ def test_one_of_two_audits_and_the_other_follows(cluster: LocalCluster, bk: Book
     with bk.auto_recovery(QUICK, on_event=events.append):
         awaited(lambda: len(bk.store.underreplication().votes()) == 2)  # type: ignore[attr-defined]
         assert not events_of("elected", events)
-        first_client.close()  # its vote goes with its session
+        first_client.close()  # its vote goes with its session, and its threads end
+        awaited(lambda: not any(thread.is_alive() for thread in first._threads))
         awaited(lambda: bool(events_of("elected", events)))
         dead = dies(cluster, 1)
         awaited(lambda: not named(bk, dead) and not marked(bk))

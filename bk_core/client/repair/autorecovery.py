@@ -20,7 +20,7 @@ from bk_core.client.inspect import found_ledgers
 from bk_core.client.repair.jobs import check_ledger, repair_ledger
 from bk_core.client.repair.report import LedgerReport, RepairOptions, RepairReport
 from bk_core.display.words import counted
-from bk_core.errors import BkError, LedgerError, MetadataFormatError, NoSuchLedgerError, OperationTimeoutError
+from bk_core.errors import BkError, ClientClosedError, LedgerError, MetadataFormatError, NoSuchLedgerError, OperationTimeoutError
 from bk_core.metadata.underreplication import Candidate
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.ledger.replication import Ended, LostBookies, RepairQueue
@@ -78,7 +78,7 @@ OnEvent = Callable[[RecoveryEvent], object]
 
 
 class AutoRecovery:
-    """An auditor and workers on threads of their own, from ``start`` to ``close``. It is a context manager.
+    """An auditor and workers on threads of their own, from ``start`` to ``close`` or until the client is closed. It is a context manager.
 
     ``audits`` and ``repairs`` choose the parts. ``repair`` has the options of each repair; which ledgers are open too long is decided here.
     ``on_event`` is called on those threads, one call at a time.
@@ -142,6 +142,8 @@ class AutoRecovery:
             while not self._stopping.is_set():
                 try:
                     turn()
+                except ClientClosedError:
+                    break  # nothing can be done any more, and nobody waits for it
                 except BkError as error:
                     self._say(RecoveryEvent("trouble", f"{name}: {error}"))
                 except Exception:
@@ -271,6 +273,8 @@ class AutoRecovery:
                 return
             try:
                 how = self._repair_one(ledger_id)
+            except ClientClosedError:
+                return
             except BkError as error:
                 self._say(RecoveryEvent("failed", f"ledger {ledger_id} is not repaired: {error}", ledger_id))
                 how = Ended.FAILED
