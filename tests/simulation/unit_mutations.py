@@ -47,6 +47,7 @@ _LISTS = "bk_core.client.log.list_store", "tests/unit/log/test_created_again.py"
 _ROOT = "bk_core.metadata.tree.cluster", "tests/unit/metadata/test_cluster_at_root.py"
 _LISTING = "bk_core.protocol.bookie.reads", "tests/unit/bookie/test_listing.py"
 _PATHS = "bk_core.protocol.files.paths", "tests/unit/files/test_paths.py"
+_AUDITING = "bk_core.protocol.ledger.replication.auditing", "tests/unit/ledger/test_auditing.py"
 _GONE_LEDGER = "        if record is None:\n            return EntryListResponse(request.request_id, Status.NO_LEDGER, request.ledger_id)\n"
 
 
@@ -96,6 +97,23 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "if status is not Status.UNAVAILABLE or self._everywhere_ns is None:",
         "if True:",
         "test_a_process_that_has_nothing_left_blames_no_bookie",
+    ),
+    _of(_AUDITING, "RR-16", "if not registered:", "if False:", "test_an_outage_marks_nothing"),
+    _of(_AUDITING, "RR-16 (two)", "0 if len(away) > 1 else delay_ns", "delay_ns", "test_two_that_are_away_are_lost_at_once"),
+    _of(
+        _AUDITING,
+        "RR-16 (again)",
+        "lost_ns if marked is None else max(lost_ns, marked + self._again_ns)",
+        "lost_ns",
+        "test_a_bookie_is_lost_after_the_delay_and_its_ledgers_are_marked_once",
+    ),
+    _of(_AUDITING, "RR-17", "            known.failures += 1\n", "", "test_failures_are_tried_again_after_pauses_that_double"),
+    _of(
+        _AUDITING,
+        "RR-18",
+        "now_ns - known.tail_since_ns >= self._grace_ns",
+        "True",
+        "test_the_writer_of_an_open_ledger_has_its_time_once",
     ),
     _of(_SHORTAGE, "SES-10", "self._at_ns < since_ns or ", "", "test_only_what_failed_meanwhile_is_explained_by_it"),
     _of(
