@@ -100,15 +100,22 @@ def test_the_writer_of_an_open_ledger_gets_its_time(cluster: LocalCluster, bk: B
         for writer in (mends, stays):
             writer.append(b"before")
         dead = dies(cluster, index)
-        mends.append(b"during")
+
+        def replaced() -> bool:
+            """Two bookies may acknowledge an entry before the failure of the third one is known: then the next entry replaces it."""
+            mends.append(b"during")
+            return dead not in bk.ledger_metadata(mends.ledger_id).last_fragment.ensemble
+
+        awaited(replaced)
         with bk.auto_recovery(QUICK, on_event=events.append):
             awaited(lambda: bk.ledger_metadata(stays.ledger_id).state is LedgerState.CLOSED)
             awaited(lambda: not named(bk, dead) and not marked(bk))
         with pytest.raises(LedgerFencedError):
             stays.append(b"after")
         stays.abandon()
-    assert mends.append(b"after") == 2
+    last = mends.append(b"after")
     mends.close()
+    assert bk.ledger_metadata(mends.ledger_id).last_entry_id == last
     assert [event.ledger_id for event in events_of("recovered", events)] == [stays.ledger_id]
     assert stays.ledger_id in [event.ledger_id for event in events_of("waits", events)]
     assert bk.ledger_metadata(stays.ledger_id).last_entry_id == 0
