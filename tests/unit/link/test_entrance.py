@@ -165,7 +165,7 @@ def test_an_exchange_may_say_what_silence_means() -> None:
 
 
 class Refused(BookieAuthError):
-    """What an exchange raises keeps its class."""
+    """An error of an exchange keeps its class."""
 
 
 def test_an_error_of_an_exchange_keeps_its_class() -> None:

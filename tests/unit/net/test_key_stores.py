@@ -154,7 +154,7 @@ print(len(written))
 
 
 def test_no_file_of_a_disk_has_the_key(world: World, tmp_path: Path) -> None:
-    """What is written is a descriptor without a name, and it is closed."""
+    """The key is written to a descriptor without a name, which is closed."""
     command = [sys.executable, "-c", WATCHED, world.store, PASSWORD]
     done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": ROOT}, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
