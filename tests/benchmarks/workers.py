@@ -38,10 +38,10 @@ class Worker:
     def pid(self) -> int:
         return self._process.pid
 
-    def connect(self, uri: str) -> None:
-        """To another cluster; what was there before is closed."""
+    def connect(self, uri: str, settings: Path | None = None) -> None:
+        """To another cluster; what was there before is closed. ``settings`` is a file of Java's, for what a URI does not tell it."""
         if uri != self._uri:
-            self._ask(f"connect {uri.replace('zk://', 'zk+hierarchical://', 1) if self._java else uri}")
+            self._ask(f"connect {uri.replace('zk://', 'zk+hierarchical://', 1) if self._java else uri}{f' {settings}' if settings else ''}")
             self._uri = uri
 
     def disconnect(self) -> None:

@@ -1,5 +1,6 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.nio.file.Path;
 import java.util.ArrayDeque;
 import java.util.Arrays;
 import java.util.Deque;
@@ -19,7 +20,7 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
  * same commands as those of ours.py.
  *
  * <pre>
- *   connect URI                              -> 0
+ *   connect URI [FILE]                       -> 0                      FILE: a client's settings, as in bk_client.conf
  *   disconnect -                             -> 0
  *   write ENTRIES BYTES IN_FLIGHT E QW QA    -> NANOSECONDS LEDGER     async adds, CRC32C; until the last acknowledgement
  *   read LEDGER ENTRIES BATCH_BYTES COPY     -> NANOSECONDS BYTES      four batch reads at a time; every payload looked at where it lies,
@@ -47,7 +48,7 @@ public final class Bench {
                 if (client != null) {
                     client.close();
                 }
-                client = words[0].equals("connect") ? connect(words[1]) : null;
+                client = words[0].equals("connect") ? connect(words[1], words.length > 2 ? words[2] : null) : null;
                 say("0");
             } else {
                 say(answer(client, words[0], Arrays.stream(words).skip(1).mapToLong(Long::parseLong).toArray()));
@@ -56,8 +57,11 @@ public final class Bench {
         Runtime.getRuntime().halt(0);
     }
 
-    private static BookKeeper connect(String uri) throws Exception {
+    private static BookKeeper connect(String uri, String settings) throws Exception {
         ClientConfiguration configuration = new ClientConfiguration();
+        if (settings != null) {
+            configuration.loadConf(Path.of(settings).toUri().toURL());
+        }
         configuration.setMetadataServiceUri(uri);
         configuration.setUseV2WireProtocol(true);
         configuration.setThrottleValue(0);
