@@ -161,15 +161,14 @@ etcd-tests: setup
 	@$(ENV) BK_TEST_METADATA=etcd $(BIN)/pytest -q $(ETCD_SUITES) -m "not apache" -k "not zookeeper and not wrong_clocks"
 
 MINUTES ?= 30
-BOOKIES ?= 4
 INTERRUPTS ?= 1000
 
 ## real clusters under faults (tests/soak). MINUTES, BOOKIES, SEED, PROTOCOL=v3
-# EMBEDDED=1; APACHE=4.14.7; METADATA=etcd for three etcds and embedded bookies
+# EMBEDDED=1; APACHE=4.14.7; METADATA=etcd for three etcds and embedded bookies; AUTO_RECOVERY=1 for bookies that are lost for good
 soak: setup
-	@$(ENV) $(BIN)/python -m tests.soak --minutes $(MINUTES) --bookies $(BOOKIES) $(if $(SEED),--seed $(SEED)) \
+	@$(ENV) $(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(BOOKIES),--bookies $(BOOKIES)) $(if $(SEED),--seed $(SEED)) \
 	  $(if $(EMBEDDED),--embedded) $(if $(APACHE),--apache $(APACHE)) $(if $(PROTOCOL),--protocol $(PROTOCOL)) \
-	  $(if $(METADATA),--metadata $(METADATA))
+	  $(if $(METADATA),--metadata $(METADATA)) $(if $(AUTO_RECOVERY),--auto-recovery)
 
 ## SIGINT at random moments of every blocking call, on a quick cluster and on a slow one. INTERRUPTS, SEED
 interrupts: setup
@@ -255,6 +254,11 @@ kerberos: setup $(STAMPS)/kerberos
 	@$(SAY) "Kerberos"
 	@$(ENV) PYTHONPATH="$$PWD/.cache/kerberos" $(BIN)/pytest -q $(or $(PYTEST_ARGS),tests/integration/kerberos_bookies.py)
 
+## what tcpdump sees between a client and its bookies, in clear and with TLS; needs the right to listen
+tls-capture: setup
+	@$(SAY) "the loopback device is listened to"
+	@$(ENV) $(BIN)/pytest -q -s tests/integration/tls_capture.py
+
 ## two queries write and two read while processes are killed (tests/spark_soak). MINUTES, SEED, APACHE=4.18.0
 soak-spark: setup
 	@$(ENV) $(BIN)/python -m tests.spark_soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(APACHE),--apache $(APACHE))
@@ -294,7 +298,7 @@ bench-quick: setup
 
 ## milliseconds and bytes of a commit at 10, 1,000, 10,000 ... segments. SEGMENTS (100000), BOOKIES (4)
 bench-commit: setup
-	@$(ENV) $(BIN)/python -m tests.benchmarks.commit_cost --segments "$${SEGMENTS:-100000}" --bookies $(BOOKIES)
+	@$(ENV) $(BIN)/python -m tests.benchmarks.commit_cost --segments "$${SEGMENTS:-100000}" --bookies $(or $(BOOKIES),4)
 
 ## seconds and memory of bk ledger ls, bk cluster doctor, bk ui with 100,000 ledgers. LEDGERS
 many-ledgers: setup
