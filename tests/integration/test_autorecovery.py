@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,16 @@ def test_what_a_dead_bookie_had_is_copied_to_others(cluster: LocalCluster, bk: B
     assert {event.ledger_id for event in events_of("repaired", events)} <= set(ledgers)
     assert events_of("elected", events) and events_of("lost", events)[0].bookies == (dead,)
     assert bk.store.underreplication().auditor() is None, "the vote was taken back"
+
+
+def test_a_bookie_that_goes_is_looked_at_at_once(cluster: LocalCluster, bk: BookKeeper) -> None:
+    """Nobody waits for the next look, which would come too late here."""
+    ledgers = written(bk)
+    with bk.auto_recovery(replace(QUICK, look_s=900.0)):
+        awaited(lambda: bk.store.underreplication().auditor() is not None)
+        dead = dies(cluster, 0)
+        awaited(lambda: not named(bk, dead) and not marked(bk))
+    assert all(has_every_copy(bk, ledger_id) for ledger_id in ledgers)
 
 
 def test_the_writer_of_an_open_ledger_gets_its_time(cluster: LocalCluster, bk: BookKeeper) -> None:

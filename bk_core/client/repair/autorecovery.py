@@ -21,6 +21,7 @@ from bk_core.client.repair.jobs import check_ledger, repair_ledger
 from bk_core.client.repair.report import LedgerReport, RepairOptions, RepairReport
 from bk_core.display.words import counted
 from bk_core.errors import BkError, ClientClosedError, LedgerError, MetadataFormatError, NoSuchLedgerError, OperationTimeoutError
+from bk_core.metadata.store import BookieView, Watch
 from bk_core.metadata.underreplication import Candidate
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.ledger.replication import Ended, LostBookies, RepairQueue
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("bk_core.client")
 NS = 1_000_000_000
 JOIN_S = 60.0
+BRISK_S = 0.5  # between two looks at the marks while there is work, or may soon be
+BRISK_FOR_S = 15.0  # after a bookie came or went
 
 
 @settings
@@ -39,10 +42,10 @@ JOIN_S = 60.0
 class AutoRecoveryOptions:
     """The settings of auto-recovery, in seconds.
 
-    ``look_s`` passes between two looks at the bookies, at the marks and at the switch. ``delay_s`` is how long a bookie is away before it
-    is lost; None takes what the cluster has stored, which is 0 where nobody stored it. ``grace_s`` is what the writer of an open ledger
-    has to replace a lost bookie (RR-18). Ledgers of lost bookies are marked again after ``again_s``. All ledgers are looked at every
-    ``check_s``, 0 for never. ``workers`` ledgers are repaired at a time.
+    ``look_s`` passes at most between two looks at the bookies, at the marks and at the switch; a bookie that comes or goes is looked at
+    at once. ``delay_s`` is how long a bookie is away before it is lost; None takes what the cluster has stored, which is 0 where nobody
+    stored it. ``grace_s`` is what the writer of an open ledger has to replace a lost bookie (RR-18). Ledgers of lost bookies are marked
+    again after ``again_s``. All ledgers are looked at every ``check_s``, 0 for never. ``workers`` ledgers are repaired at a time.
     """
 
     look_s: float = 5.0
@@ -100,6 +103,9 @@ class AutoRecovery:
         self._on_event = on_event or (lambda event: log.info("auto-recovery: %s", event.text))
         self._telling = threading.Lock()
         self._stopping = Flag()
+        self._audit_now, self._check_now, self._repair_now = Flag(), Flag(), Flag()
+        self._brisk_until = 0.0
+        self._watch: Watch | None = None
         self._store = client.store.underreplication()
         self._candidate: Candidate = self._store.candidate(socket.gethostname())
         self._lost = LostBookies(int(self._options.again_s * NS))
@@ -108,22 +114,32 @@ class AutoRecovery:
         self._is_off = False
         self._threads: list[threading.Thread] = []
         if audits:
-            self._threads.append(self._thread("bk-auditor", self._audit_turn, self._candidate.withdraw))
+            self._threads.append(self._thread("bk-auditor", self._audit_turn, self._audit_now, self._candidate.withdraw))
             if self._options.check_s:  # apart, because it may take hours
-                self._threads.append(self._thread("bk-checker", self._check_turn, lambda: None))
+                self._threads.append(self._thread("bk-checker", self._check_turn, self._check_now))
         if repairs:
-            self._threads.append(self._thread("bk-replicator", self._repair_turn, lambda: None))
+            self._threads.append(self._thread("bk-replicator", self._repair_turn, self._repair_now))
 
     def start(self) -> AutoRecovery:
         """Begin. Raises what a first look at the cluster raises, such as MetadataUnavailableError and WrongClusterError."""
         self._client.store.check_cluster()
+        self._watch = self._client.store.watch_bookies(self._bookies_changed)
         for thread in self._threads:
             thread.start()
         return self
 
+    def _bookies_changed(self, _: BookieView) -> None:
+        self._brisk_until = time.monotonic() + BRISK_FOR_S
+        self._audit_now.set()
+        self._repair_now.set()
+
     def close(self) -> None:
         """End: the copies that are under way are finished or fail, and the vote is taken back. Waits for that at most a minute."""
         self._stopping.set()
+        if self._watch is not None:
+            self._watch.cancel()
+        for flag in (self._audit_now, self._check_now, self._repair_now):
+            flag.set()
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join(JOIN_S)
@@ -136,10 +152,11 @@ class AutoRecovery:
 
     # --- threads -----------------------------------------------------------------------------------------------------
 
-    def _thread(self, name: str, turn: Callable[[], None], at_end: Callable[[], None]) -> threading.Thread:
+    def _thread(self, name: str, turn: Callable[[], None], now: Flag, at_end: Callable[[], None] = lambda: None) -> threading.Thread:
         def run() -> None:
             mark_own()
             while not self._stopping.is_set():
+                now.clear()  # a change during the turn leads to another one
                 try:
                     turn()
                 except ClientClosedError:
@@ -149,13 +166,20 @@ class AutoRecovery:
                 except Exception:
                     log.exception("%s: a turn failed", name)
                     self._say(RecoveryEvent("trouble", f"{name}: a turn failed; see the log"))
-                self._stopping.wait(self._options.look_s)
+                if not self._stopping.is_set():  # its flag may have been cleared with it
+                    now.wait(self._pause_s(now))
             try:
                 at_end()
             except BkError as error:
                 log.debug("%s did not end well: %s", name, error)
 
         return threading.Thread(target=run, name=name, daemon=True)
+
+    def _pause_s(self, now: Flag) -> float:
+        """Return the seconds until the next turn. Nobody tells a worker of the marks of another host's auditor, so it looks often where
+        some may come."""
+        is_brisk = now is self._repair_now and time.monotonic() < self._brisk_until
+        return min(BRISK_S, self._options.look_s) if is_brisk else self._options.look_s
 
     def _say(self, event: RecoveryEvent) -> None:
         with self._telling:
@@ -174,6 +198,7 @@ class AutoRecovery:
             self._say(RecoveryEvent("lost", f"lost: {named}", bookies=tuple(sorted(audit.lost))))
             if self._mark_all(audit.lost):
                 self._lost.marked(audit.lost, now_ns)
+            self._repair_now.set()
 
     def _leads(self) -> bool:
         was, self._is_elected = self._is_elected, self._candidate.is_elected()
@@ -246,6 +271,8 @@ class AutoRecovery:
         if self._is_switched_off():
             return
         ready = self._queue.ready(list(self._store.marked_ledgers()), time.monotonic_ns())
+        if ready:
+            self._brisk_until = time.monotonic() + BRISK_FOR_S
         random.shuffle(ready)  # workers of several hosts meet less often
         several = [threading.Thread(target=self._work, args=(ready,), name="bk-replicator", daemon=True) for _ in range(self._extra(ready))]
         for thread in several:
