@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from bk_core.bookie import apache
-from tests.soak.faults import FAULTS, FAULTS_ON_ETCD
+from tests.soak.faults import AUTO_RECOVERY_FAULTS, FAULTS, FAULTS_ON_ETCD
 from tests.soak.run import Plan, soak
 from tests.soak.stores import STORES
 
@@ -18,11 +18,12 @@ from tests.soak.stores import STORES
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak")
     parser.add_argument("--minutes", type=float, default=30)
-    parser.add_argument("--bookies", type=int, default=4)
+    parser.add_argument("--bookies", type=int, help="default: 4, with --auto-recovery 5, so that one can be lost")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--embedded", action="store_true", help="embedded bookies instead of Apache's")
     parser.add_argument("--apache", default=apache.DEFAULT_VERSION, metavar="VERSION")
     parser.add_argument("--metadata", choices=tuple(STORES), default="zookeeper", help="etcd: three servers, and embedded bookies")
+    parser.add_argument("--auto-recovery", action="store_true", help="two processes of it, which are killed; bookies are lost for good")
     parser.add_argument("--protocol", choices=("v2", "v3"), default="v2")
     parser.add_argument("--no-java", action="store_true", help="without Apache's Java client beside ours")
     parser.add_argument("--no-faults", action="store_true")
@@ -35,15 +36,17 @@ def main() -> int:
     version = None if options.embedded or options.metadata == "etcd" else options.apache
     what = f"{version or 'embedded'} bookies on {options.metadata}, {options.minutes:g} minutes"
     print(f"seed {seed}, {what}; history in {directory}", flush=True)
+    faults = (FAULTS_ON_ETCD if options.metadata == "etcd" else FAULTS) + (AUTO_RECOVERY_FAULTS if options.auto_recovery else ())
     plan = Plan(
         seconds=options.minutes * 60,
         seed=seed,
-        bookies=options.bookies,
+        bookies=options.bookies or (5 if options.auto_recovery else 4),
         version=version,
         protocol=options.protocol,
         java=not options.no_java and version is not None,
-        faults=() if options.no_faults else FAULTS_ON_ETCD if options.metadata == "etcd" else FAULTS,
+        faults=() if options.no_faults else faults,
         metadata=options.metadata,
+        auto_recovery=options.auto_recovery,
     )
     report = soak(plan, directory, lambda line: print(line, flush=True))
     print(report.text(), flush=True)

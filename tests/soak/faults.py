@@ -21,6 +21,7 @@ from bk_core.bookie.children import Child
 from bk_core.client import BookKeeper
 from bk_core.errors import BkError, BookieUnavailableError
 from tests.network.proxy import IN, OUT, Link
+from tests.soak.auto_recovery import AutoRecoveries
 from tests.soak.cluster import SoakCluster
 from tests.soak.history import Follower, Op, Recorder
 from tests.soak.stores import SESSION_S, EtcdServers
@@ -28,7 +29,8 @@ from tests.soak.workload import Board
 
 BOOKIE_FAULTS = ("bookie_kill", "bookie_pause", "bookie_expiry", "writer_kill")
 ETCD_FAULTS = ("etcd_kill", "etcd_kill_all", "etcd_pause", "etcd_leader_moved")
-PROCESS_FAULTS = (*BOOKIE_FAULTS, "zookeeper_kill", *ETCD_FAULTS)
+AUTO_RECOVERY_FAULTS = ("bookie_lost", "autorecovery_kill")
+PROCESS_FAULTS = (*BOOKIE_FAULTS, "zookeeper_kill", *ETCD_FAULTS, *AUTO_RECOVERY_FAULTS)
 LINK_FAULTS = (
     "link_cut",
     "link_refuse",
@@ -116,12 +118,21 @@ class Injector:
     """Both lanes. ``stop`` ends them; ``heal`` afterwards makes all as new. ``crash`` has what kept a lane from going on."""
 
     def __init__(
-        self, cluster: SoakCluster, recorder: Recorder, writers: Writers, client: BookKeeper, rng: random.Random, kinds: Collection[str]
+        self,
+        cluster: SoakCluster,
+        recorder: Recorder,
+        writers: Writers,
+        client: BookKeeper,
+        rng: random.Random,
+        kinds: Collection[str],
+        recoveries: AutoRecoveries | None = None,
     ) -> None:
+        """``recoveries`` are needed for AUTO_RECOVERY_FAULTS."""
         self._cluster = cluster
         self._recorder = recorder
         self._writers = writers
         self._client = client
+        self._recoveries = recoveries
         self.crash: BaseException | None = None
         self._stopping = threading.Event()
         self._ahead = set(kinds)
@@ -177,6 +188,23 @@ class Injector:
             self._cluster.bookies.kill(index)
             self._hold(rng.uniform(0, 2))
             self._restart(index)
+
+    def _bookie_lost(self, rng: random.Random) -> None:
+        """Kill a bookie for good. Once others have all that it had, one with an empty disk comes under its name."""
+        assert self._recoveries is not None
+        index = rng.randrange(len(self._cluster.bookies.bookie_ids))
+        bookie = self._cluster.bookies.bookie_ids[index]
+        with self._recorder.during(_ACTOR, "fault", fault="bookie_lost", bookie=index) as value:
+            self._cluster.bookies.kill(index)
+            value["replicated_s"] = self._recoveries.await_replicated(bookie)
+            self._cluster.bookies.wipe(index)
+            self._recoveries.forget(bookie)
+            self._restart(index)
+
+    def _autorecovery_kill(self, rng: random.Random) -> None:
+        assert self._recoveries is not None
+        with self._recorder.during(_ACTOR, "fault", fault="autorecovery_kill") as value:
+            value["process"] = self._recoveries.kill_one(rng)
 
     def _bookie_pause(self, rng: random.Random) -> None:
         """SIGSTOP, shorter than its session, of which a third may have passed since its last ping."""

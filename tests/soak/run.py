@@ -16,6 +16,7 @@ from pathlib import Path
 from bk_core.bookie import apache
 from bk_core.bookie.children import Child
 from bk_core.client import BookKeeper
+from tests.soak.auto_recovery import AutoRecoveries
 from tests.soak.checker import BESIDE_JAVA, Violation, check, lost
 from tests.soak.cluster import OPERATION_TIMEOUT_S, SoakCluster
 from tests.soak.faults import FAULTS, Injector, Writers
@@ -49,7 +50,7 @@ class Plan:
     """``version``: an Apache release, None for embedded bookies. ``seconds``: from the first operation until faults are healed.
 
     ``java``: with Apache's client beside ours (of the bookies' release, 4.18.0 for embedded ones); ``others``: with all other actors.
-    ``metadata``: where it is kept, "zookeeper" or "etcd".
+    ``metadata``: where it is kept, "zookeeper" or "etcd". ``auto_recovery``: with two processes of it, for AUTO_RECOVERY_FAULTS.
     ``complete``: go on for up to a minute until each kind of fault has happened; a machine under load may need it.
     """
 
@@ -63,6 +64,7 @@ class Plan:
     faults: tuple[str, ...] = FAULTS
     complete: bool = False
     metadata: str = "zookeeper"
+    auto_recovery: bool = False
 
 
 @dataclass
@@ -136,6 +138,7 @@ class _Soak:
         self._java: JavaProcess | None = None
         self._deck: Deck | None = None
         self._janitors: list[Child] = []
+        self._recoveries = AutoRecoveries(cluster, self._direct) if plan.auto_recovery else None
 
     def _janitor(self, skew_s: float) -> Child:
         """Cleans the log up and applies its retention all the time, by a clock that is wrong."""
@@ -185,12 +188,14 @@ class _Soak:
         make_log(self._direct)
         self._make_actors()
         rng = random.Random(self._rng.getrandbits(32))
-        injector = Injector(self._cluster, self._recorder, self._writers, self._direct, rng, self._plan.faults)
+        injector = Injector(self._cluster, self._recorder, self._writers, self._direct, rng, self._plan.faults, self._recoveries)
         threads = [threading.Thread(target=actor.run, name=actor.name, daemon=True) for actor in self._actors]
         begun = time.monotonic()
         if self._plan.others:
             self._writers.start()
             self._janitors = [self._janitor(skew_s) for skew_s in SKEWS_S]
+        if self._recoveries is not None:
+            self._recoveries.start()
         for thread in threads:
             thread.start()
         injector.start()
@@ -207,6 +212,9 @@ class _Soak:
             if not janitor.running:
                 self._report.failures.append(f"{janitor.name} ended early; see {janitor.log}")
             janitor.kill()
+        if self._recoveries is not None:
+            self._report.failures += self._recoveries.ended()
+            self._recoveries.close()
         if injector.crash is not None:
             self._report.failures.append(f"faults ended early: {injector.crash!r}")
         self._audit()
@@ -267,6 +275,10 @@ class _Soak:
                 if op.error:
                     self._report.errors[op.kind, op.error] += 1
         self._report.facts.update(facts(ops) | self._cluster.store.facts())
+        if self._recoveries is not None:
+            self._report.facts.update(self._recoveries.facts())
+            lost = sorted(op.value["replicated_s"] for op in ops if op.args.get("fault") == "bookie_lost" and op.ok)
+            self._report.facts["seconds_until_replicated_at_most"] = round(max(lost, default=0))
         for actor in self._actors:
             if isinstance(actor, Duelist):
                 self._report.duels.update(actor.counts)
@@ -279,6 +291,8 @@ class _Soak:
         self._cluster.proxy.heal_all()
         for janitor in self._janitors:
             janitor.kill()
+        if self._recoveries is not None:
+            self._recoveries.close()
         if self._java is not None:
             self._java.close()
         for actor in self._actors:

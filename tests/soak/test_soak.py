@@ -24,7 +24,7 @@ from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import LedgerState
 from tests.network.proxy import IN, OUT, Link, Proxy
 from tests.soak.cluster import ThroughProxy
-from tests.soak.faults import FAULTS, FAULTS_ON_ETCD, LINK_FAULTS
+from tests.soak.faults import AUTO_RECOVERY_FAULTS, FAULTS, FAULTS_ON_ETCD, LINK_FAULTS
 from tests.soak.history import Follower, Recorder, digest, digests, load, split
 from tests.soak.run import Plan, Report, missing_faults, soak
 from tests.soak.workload import payload
@@ -227,6 +227,17 @@ def test_all_faults_on_apache_bookies(tmp_path: Path) -> None:
     assert not missing_faults(report)
     assert report.facts["entries_acknowledged"] > 1000
     assert report.facts["log_entries_acknowledged"] > 100
+
+
+@pytest.mark.slow
+@pytest.mark.deep
+@pytest.mark.timeout(600)
+def test_bookies_are_lost_for_good_beside_auto_recovery(tmp_path: Path) -> None:
+    faults = ("bookie_pause", "writer_kill", *AUTO_RECOVERY_FAULTS, *LINK_FAULTS)
+    report = _run(Plan(60, SEED, bookies=5, version=None, faults=faults, complete=True, auto_recovery=True), tmp_path)
+    assert report.good, report.text()
+    assert not missing_faults(report)
+    assert report.facts["autorecovery_repaired"] > 0
 
 
 @pytest.mark.slow

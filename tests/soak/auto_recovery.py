@@ -1,0 +1,114 @@
+"""`bk autorecovery` as two processes that are killed, and bookies that are lost for good: nothing is put back by an operator."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from bk_core.bookie.children import Child
+from bk_core.client import BookKeeper
+from bk_core.errors import BkError, NoSuchLedgerError
+from tests.soak.cluster import SoakCluster
+
+ROOT = Path(__file__).resolve().parents[2]
+PROCESSES = 2
+REPLICATED_S = 240.0  # a ledger whose writer goes on without the bookie is recovered after GRACE_S; the rest is copies, on a busy machine
+GRACE_S = 5.0
+LOOK_S = 0.5
+
+
+class NotReplicated(AssertionError):
+    """Ledgers still name a bookie that was lost long ago."""
+
+
+class AutoRecoveries:
+    """The processes, and the wait for what they do. They reach everything directly; so only their own ends disturb them."""
+
+    def __init__(self, cluster: SoakCluster, client: BookKeeper) -> None:
+        self._cluster = cluster
+        self._client = client
+        self._count = 0
+        self._running: list[Child] = []
+        self._logs: list[Path] = []
+
+    def start(self) -> None:
+        for _ in range(PROCESSES):
+            self._running.append(self._one())
+
+    def _one(self) -> Child:
+        self._count += 1
+        name = f"autorecovery-{self._count}"
+        command = [sys.executable, "-u", "-m", "bk_core.cli", "autorecovery", "--json", "--uri", self._cluster.uri]
+        command += ["--grace", str(GRACE_S), "--check-every", "0s"]
+        path_of_imports = os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH")) if part)
+        log = self._cluster.directory / f"{name}.log"
+        self._logs.append(log)
+        return Child(name, command, log, env={"PYTHONPATH": path_of_imports})
+
+    def kill_one(self, rng: random.Random) -> str:
+        """SIGKILL one in the midst of whatever it does, and start its successor. Return the name of the victim."""
+        victim = self._running.pop(rng.randrange(PROCESSES))
+        self._require(victim)
+        victim.kill()
+        self._running.append(self._one())
+        return victim.name
+
+    def _require(self, child: Child) -> None:
+        if not child.running:
+            raise AssertionError(f"{child.name} ended by itself; its output: {child.log.read_text()[-2000:]}")
+
+    def await_replicated(self, bookie: str) -> float:
+        """Wait until the bookie's registration has ended, no ledger names it and no mark is left. Return the seconds that took."""
+        began = time.monotonic()
+        while self._is_needed(bookie):
+            if time.monotonic() - began > REPLICATED_S:
+                raise NotReplicated(f"ledgers still name {bookie}, which was lost {REPLICATED_S:.0f} s ago")
+            time.sleep(LOOK_S)
+        return time.monotonic() - began
+
+    def _is_needed(self, bookie: str) -> bool:
+        """Return True also while the store is not there to be asked."""
+        try:
+            view = self._client.bookies()
+            if bookie in {*view.writable, *view.readonly} or any(True for _ in self._client.store.underreplication().marked_ledgers()):
+                return True
+            return any(self._names(ledger_id, bookie) for ledger_id in self._client.list_ledgers())
+        except BkError:
+            return True
+
+    def _names(self, ledger_id: int, bookie: str) -> bool:
+        try:
+            metadata = self._client.ledger_metadata(ledger_id)
+        except NoSuchLedgerError:  # the janitors delete some all the time
+            return False
+        return any(bookie in fragment.ensemble for fragment in metadata.fragments)
+
+    def forget(self, bookie: str) -> None:
+        """Delete the bookie's cookie, so that one with an empty disk may come under its name."""
+        self._client.delete_cookie(bookie)
+
+    def close(self) -> None:
+        for child in self._running:
+            child.kill()
+
+    def ended(self) -> list[str]:
+        """Tell of each that ended by itself."""
+        return [f"{child.name} ended early; see {child.log}" for child in self._running if not child.running]
+
+    def facts(self) -> dict[str, int]:
+        """Count what they told, by kind of event, and the entries that they copied."""
+        counts: Counter[str] = Counter()
+        for log in self._logs:
+            for line in log.read_text().splitlines():
+                try:
+                    event = json.loads(line)
+                except ValueError:  # cut off by a kill, or a line of logging
+                    continue
+                counts[f"autorecovery_{event['event']}"] += 1
+                counts["autorecovery_entries_copied"] += event["entries"]
+        return dict(sorted(counts.items()))
