@@ -77,7 +77,7 @@ def autorecovery(
 
     with (
         terminated_in_order(),
-        connected(uri, protocol) as client,
+        connected(uri, protocol, await_store=True) as client,
         client.auto_recovery(
             options,
             audits="auditor" in parts,

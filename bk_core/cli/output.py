@@ -88,12 +88,13 @@ def bytes_per_second(rate: float | None) -> int | None:
 
 
 @contextmanager
-def connected(uri: str, protocol: str) -> Iterator[BookKeeper]:
-    """Yield a client of the cluster at ``uri``, which is closed at the end. Raises BadParameter for a URI that cannot be one."""
+def connected(uri: str, protocol: str, *, await_store: bool = False) -> Iterator[BookKeeper]:
+    """Yield a client of the cluster at ``uri``, which is closed at the end. With ``await_store`` a metadata store that is being started
+    gets its time. Raises BadParameter for a URI that cannot be one."""
     from bk_core.client import connect
 
     try:
-        client = connect(uri, protocol="v3" if protocol == "v3" else "v2")
+        client = connect(uri, protocol="v3" if protocol == "v3" else "v2", await_store=await_store)
     except InvalidArgumentError as error:
         raise click.BadParameter(str(error), param_hint="--uri") from error
     with client:

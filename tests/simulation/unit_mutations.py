@@ -103,9 +103,16 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     _of(
         _AUDITING,
         "RR-16 (again)",
-        "lost_ns if marked is None else max(lost_ns, marked + self._again_ns)",
+        "lost_ns if marked is None else max(lost_ns, marked + again_ns)",
         "lost_ns",
         "test_a_bookie_is_lost_after_the_delay_and_its_ledgers_are_marked_once",
+    ),
+    _of(
+        _AUDITING,
+        "RR-16 (soon)",
+        "if bookie in self._once else self._again_ns",
+        "if False else self._again_ns",
+        "test_ledgers_that_were_created_on_a_lost_bookie_are_marked_soon",
     ),
     _of(_AUDITING, "RR-17", "            known.failures += 1\n", "", "test_failures_are_tried_again_after_pauses_that_double"),
     _of(

@@ -21,8 +21,26 @@ def test_a_bookie_is_lost_after_the_delay_and_its_ledgers_are_marked_once() -> N
     assert bookies.look("abc", "ab", DELAY, 65 * S) == lost("c")
     assert bookies.look("abc", "ab", DELAY, 66 * S) == lost("c"), "nobody said that the ledgers are marked"
     bookies.marked("c", 66 * S)
+    bookies.marked("c", 66 * S)
     assert bookies.look("abc", "ab", DELAY, 67 * S) == lost(look=66 * S + AGAIN)
     assert bookies.look("abc", "ab", DELAY, 66 * S + AGAIN) == lost("c")
+
+
+def test_ledgers_that_were_created_on_a_lost_bookie_are_marked_soon() -> None:
+    """RR-16: a client that learned late that it was gone, and closed its ledger before it missed it, is seen a minute later."""
+    bookies = LostBookies(AGAIN)
+    for lost_at in (0, 1000 * S):
+        assert bookies.look("abc", "ab", 0, lost_at) == lost("c")
+        bookies.marked("c", lost_at)
+        assert bookies.look("abc", "ab", 0, lost_at + 59 * S) == lost(look=lost_at + 60 * S)
+        assert bookies.look("abc", "ab", 0, lost_at + 60 * S) == lost("c")
+        bookies.marked("c", lost_at + 60 * S)
+        assert bookies.look("abc", "ab", 0, lost_at + 61 * S) == lost(look=lost_at + 60 * S + AGAIN)
+        assert bookies.look("abc", "abc", 0, lost_at + 62 * S) == lost(), "back, and what was marked is forgotten"
+    often = LostBookies(2 * S)
+    often.look("ab", "a", 0, 0)
+    often.marked("b", 0)
+    assert often.look("ab", "a", 0, 2 * S) == lost("b"), "no later than any other time"
 
 
 def test_one_that_comes_back_begins_anew() -> None:

@@ -8,6 +8,7 @@ from enum import Enum, auto
 
 from bk_core.protocol.ledger.metadata import BookieId
 
+AGAIN_SOON_NS = 60_000_000_000
 BACKOFF_FIRST_NS = 5_000_000_000
 BACKOFF_MAX_NS = 300_000_000_000
 
@@ -25,14 +26,16 @@ class LostBookies:
     """Watches which bookies are away, and for how long (RR-16).
 
     A bookie is away if it has a cookie and is not registered. It is lost after ``delay_ns`` away, at once if two or more are away. Its
-    ledgers are marked once, and again every ``again_ns`` while it stays away. Nothing is done while no bookie at all is registered: that
-    is an outage, and nobody could take a copy.
+    ledgers are marked, again a minute later, and then every ``again_ns`` while it stays away. The second time is for ledgers that clients
+    created on it because they learned late that it was gone, and closed before they missed it. Nothing is done while no bookie at all is
+    registered: that is an outage, and nobody could take a copy.
     """
 
     def __init__(self, again_ns: int) -> None:
         self._again_ns = again_ns
         self._away: dict[BookieId, int] = {}
         self._marked: dict[BookieId, int] = {}
+        self._once: set[BookieId] = set()  # those of the bookies marked that are due again soon
 
     def look(self, known: Iterable[BookieId], registered: Collection[BookieId], delay_ns: int, now_ns: int) -> Audit:
         """Take in a look at the registry at ``now_ns``, and return what is due."""
@@ -41,6 +44,7 @@ class LostBookies:
         away = {bookie: self._away.get(bookie, now_ns) for bookie in known if bookie not in registered}
         self._away = away
         self._marked = {bookie: at for bookie, at in self._marked.items() if bookie in away}
+        self._once &= away.keys()
         wait_ns = 0 if len(away) > 1 else delay_ns
         due = {bookie: self._due_ns(bookie, since + wait_ns) for bookie, since in away.items()}
         lost = frozenset(bookie for bookie, at in due.items() if at <= now_ns)
@@ -48,11 +52,18 @@ class LostBookies:
 
     def _due_ns(self, bookie: BookieId, lost_ns: int) -> int:
         marked = self._marked.get(bookie)
-        return lost_ns if marked is None else max(lost_ns, marked + self._again_ns)
+        again_ns = min(AGAIN_SOON_NS, self._again_ns) if bookie in self._once else self._again_ns
+        return lost_ns if marked is None else max(lost_ns, marked + again_ns)
 
     def marked(self, lost: Iterable[BookieId], now_ns: int) -> None:
         """Note that the ledgers of these bookies were marked by a look at all ledgers that began at ``now_ns``."""
-        self._marked.update((bookie, now_ns) for bookie in lost if bookie in self._away)
+        for bookie in lost:
+            if bookie in self._away:
+                if bookie in self._marked:
+                    self._once.discard(bookie)
+                else:
+                    self._once.add(bookie)
+                self._marked[bookie] = now_ns
 
 
 class Ended(Enum):
