@@ -18,7 +18,7 @@ from bk_core.cli.unread import ended_unread
 from bk_core.client.checkpoints.batches import Batch, StoreFolder, last_number, numbers, query_id, read_batch
 from bk_core.client.checkpoints.within import bases, everything
 from bk_core.client.files.imports import is_of_import, unfinished_imports
-from bk_core.display.words import counted, when
+from bk_core.display.words import counted, rest_about, when
 from bk_core.errors import BkError, LogWriterAliveError, NoSuchFileStoreError, NoSuchPathError
 from bk_core.protocol.files.paths import ROOT, join
 from bk_core.protocol.log.offset import LogOffset, of_source
@@ -367,7 +367,8 @@ def _told(client: BookKeeper, name: str, password: str) -> str:
 def _say_left(name: str, report: Any) -> bool:
     """Tell on standard error which data ledgers could not be deleted. Return True if there are any."""
     for ledger_id, why in (*report.failed, *report.foreign):
-        click.echo(f"checkpoint {name}: data ledger {ledger_id} is left: {why}", err=True)
+        what = f"ledger {ledger_id}"
+        click.echo(f"checkpoint {name}: data {what} is left: {rest_about(what, why)}", err=True)
     return bool(report.failed)
 
 

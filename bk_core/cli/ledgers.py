@@ -13,7 +13,7 @@ from bk_core.cli.ledger_entries import diff_ledger, read_ledger, tail_ledger
 from bk_core.cli.output import access_options, cluster_options, connected, now_ms, say_json, say_rows, say_table
 from bk_core.cli.progress import with_progress
 from bk_core.display import ledgers as display
-from bk_core.display.words import counted
+from bk_core.display.words import about, counted
 from bk_core.errors import MetadataFormatError, NoSuchLedgerError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _summaries(client: BookKeeper, ledger_ids: Iterable[int], bookie: str | None
 
     for found in found_ledgers(client, ledger_ids):
         if found.problem is not None:
-            click.echo(f"ledger {found.ledger_id}: {found.problem}", err=True)
+            click.echo(about(f"ledger {found.ledger_id}", found.problem), err=True)
         if bookie is None or (found.metadata is not None and names(found.metadata, bookie)):
             yield display.found_summary(found)
 

@@ -11,7 +11,7 @@ from bk_core.cli.output import cluster_options, connected, password_option, say_
 from bk_core.cli.progress import with_progress
 from bk_core.cli.units import Duration, Size
 from bk_core.display.ledgers import named_ledgers
-from bk_core.display.words import counted
+from bk_core.display.words import counted, rest_about
 from bk_core.errors import BkError, InvalidArgumentError, MetadataFormatError, NoSuchLogError, WrongClusterError
 
 if TYPE_CHECKING:
@@ -161,7 +161,8 @@ def _collect_one(client: BookKeeper, name: str, age_ms: int, password: str, as_j
     forgotten = f", forgot intents without a ledger, of {named_ledgers(report.forgotten)}" if report.forgotten else ""
     click.echo(f"{name}: deleted {named_ledgers(report.deleted)}, closed {named_ledgers(report.closed)}{forgotten}")
     for ledger_id, why in report.failed:
-        click.echo(f"{name}: ledger {ledger_id} could not be cleaned up: {why}", err=True)
+        what = f"ledger {ledger_id}"
+        click.echo(f"{name}: {what} could not be cleaned up: {rest_about(what, why)}", err=True)
     for _, why in report.foreign:
         click.echo(f"{name}: {why}", err=True)
     return bool(report.failed)

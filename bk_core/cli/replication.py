@@ -12,7 +12,7 @@ from bk_core.cli.output import access_options, bytes_per_second, cluster_options
 from bk_core.cli.progress import watched
 from bk_core.cli.units import Number
 from bk_core.display import repairs as display
-from bk_core.display.words import counted, rounded_size
+from bk_core.display.words import about, counted, rest_about, rounded_size
 from bk_core.errors import LogError, MetadataFormatError, NoSuchLedgerError, OperationTimeoutError
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def check(
                 if not everything:
                     raise
                 bad += 1
-                click.echo(f"ledger {chosen}: {error}", err=True)
+                click.echo(about(f"ledger {chosen}", error), err=True)
                 continue
             checked += 1
             bad += not report.is_good
@@ -142,7 +142,7 @@ def _listed_and_gone(client: BookKeeper) -> list[str]:
         try:
             missing = [one.ledger_id for one in check_log(client, name, read=False).problems if one.kind == "missing"]
         except LogError as error:
-            found.append(f"log {name} cannot be checked: {error}")
+            found.append(f"log {name} cannot be checked: {rest_about(f'log {name!r}', error)}")
             continue
         if missing:
             found.append(f"log {name} lists ledgers {', '.join(map(str, missing))}, which do not exist: bk log check {name}")
@@ -153,7 +153,7 @@ def _say_checks(reports: list[LedgerReport], only_bad: bool) -> None:
     say_found(display.replicas(reports, only_bad=only_bad))
     for report in reports:
         for note in display.check_notes(report):
-            click.echo(f"ledger {report.ledger_id}: {note}")
+            click.echo(about(f"ledger {report.ledger_id}", note))
 
 
 # --- repair -------------------------------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ def _say_repairs(reports: list[RepairReport]) -> None:
     say_found(display.repairs(reports))
     for report in reports:
         for line in display.repair_notes(report):
-            click.echo(f"ledger {report.ledger_id}: {line}")
+            click.echo(about(f"ledger {report.ledger_id}", line))
 
 
 # --- decommission -------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from bk_core.display.table import Table
-from bk_core.display.words import counted, rounded_size
+from bk_core.display.words import about, counted, rounded_size
 
 if TYPE_CHECKING:
     from bk_core.client.repair.report import DecommissionReport, LedgerReport, RepairReport, StillNamed
@@ -182,7 +182,7 @@ def _use(found: StillNamed) -> str:
 
 def decommission(report: DecommissionReport) -> list[Table | str]:
     """Return the replicas that were moved off a bookie, and the ledgers that name it still."""
-    notes = [f"ledger {one.ledger_id}: {note}" for one in report.repairs for note in repair_notes(one)]
+    notes = [about(f"ledger {one.ledger_id}", note) for one in report.repairs for note in repair_notes(one)]
     named = f"{report.bookie} is still named by {counted(len(report.still_named), 'ledger')}"
     left: list[Table | str] = [still_named(report.still_named[:LEDGERS_SHOWN]), named]
     done = f"no fragment of any ledger names {report.bookie} any more"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from unicodedata import category
 
 from bk_core.display.moments import told_utc
@@ -40,6 +41,16 @@ def id_text(number: int | None) -> str | None:
 def counted(count: int, one: str, many: str = "") -> str:
     """Return ``1 file`` or ``2,000 files``. ``many`` is the plural of a word that takes no mere s."""
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+
+
+def about(what: str, text: object) -> str:
+    """Return ``ledger 7: text``, or the text alone if it names ``what`` by itself, as the messages of most errors do."""
+    return f"{text}" if re.search(rf"(?<!\w){re.escape(what)}(?!\w)", f"{text}") else f"{what}: {text}"
+
+
+def rest_about(what: str, text: object) -> str:
+    """Return the text of an error for the end of a sentence that names ``what``: without ``ledger 7:`` at its beginning."""
+    return re.sub(rf"^(\[[A-Z-]+\] )?{re.escape(what)}: ", r"\1", f"{text}")
 
 
 def host_port(host: str, port: int) -> str:

@@ -25,6 +25,7 @@ from bk_core.client.files.connections import Connection, Wish, keep_password, ow
 from bk_core.client.files.store import FileStore
 from bk_core.client.files.view import FileStoreView
 from bk_core.display.moments import moment
+from bk_core.display.words import about
 from bk_core.errors import (
     ArgumentTypeError,
     BkError,
@@ -75,7 +76,7 @@ def _naming(call: Callable[..., T]) -> Callable[..., T]:
         except FileStoreError as error:
             if "path" not in error.context or "store" in error.context:
                 raise
-            told = error.retold(f"file store {fs.store!r}: {error.args[0]}")
+            told = error.retold(about(f"file store {fs.store!r}", error.args[0]))
             told.context["store"] = fs.store
             raise told from error.__cause__
 

@@ -19,7 +19,7 @@ from bk_core.arguments import POSITIVE, SECONDS, check_fields, settings
 from bk_core.client.inspect import found_ledgers
 from bk_core.client.repair.jobs import check_ledger, repair_ledger
 from bk_core.client.repair.report import LedgerReport, RepairOptions, RepairReport
-from bk_core.display.words import counted
+from bk_core.display.words import about, counted, rest_about
 from bk_core.errors import BkError, ClientClosedError, LedgerError, MetadataFormatError, NoSuchLedgerError, OperationTimeoutError
 from bk_core.metadata.store import BookieView, Watch
 from bk_core.metadata.underreplication import Candidate
@@ -217,7 +217,8 @@ class AutoRecovery:
         count = 0
         for found in found_ledgers(self._client, self._ids()):
             if found.metadata is None:
-                self._say(RecoveryEvent("failed", f"ledger {found.ledger_id} cannot be understood: {found.problem}", found.ledger_id))
+                what = f"ledger {found.ledger_id}"
+                self._say(RecoveryEvent("failed", f"{what} cannot be understood: {rest_about(what, found.problem)}", found.ledger_id))
                 continue
             named = lost.intersection(*[{bookie for fragment in found.metadata.fragments for bookie in fragment.ensemble}])
             if named:
@@ -304,7 +305,8 @@ class AutoRecovery:
             except ClientClosedError:
                 return
             except BkError as error:
-                self._say(RecoveryEvent("failed", f"ledger {ledger_id} is not repaired: {error}", ledger_id))
+                what = f"ledger {ledger_id}"
+                self._say(RecoveryEvent("failed", f"{what} is not repaired: {rest_about(what, error)}", ledger_id))
                 how = Ended.FAILED
             self._queue.ended(ledger_id, how, time.monotonic_ns())
 
@@ -321,7 +323,7 @@ class AutoRecovery:
         if report.is_complete:
             return Ended.DONE
         if report.problems:
-            self._say(RecoveryEvent("failed", f"ledger {ledger_id}: {'; '.join(report.problems)}", ledger_id))
+            self._say(RecoveryEvent("failed", about(f"ledger {ledger_id}", "; ".join(report.problems)), ledger_id))
             return Ended.FAILED
         if not recovers:
             lost = ", ".join(report.open_tail_lost)

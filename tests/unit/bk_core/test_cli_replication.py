@@ -15,7 +15,7 @@ import pytest
 from bk_core import cli
 from bk_core.cli import output, replication
 from bk_core.client.repair.report import DecommissionReport, LedgerReport, Moved, Refilled, RepairReport, StillNamed
-from bk_core.errors import InvalidArgumentError, NoNodeError, NoSuchLedgerError
+from bk_core.errors import InvalidArgumentError, NoNodeError, NoSuchLedgerError, OperationTimeoutError
 from bk_core.metadata.store import BookieView
 from bk_core.metadata.underreplication import MemoryUnderreplication, MemoryUnderreplicationState
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
@@ -47,6 +47,7 @@ class Client:
         self.options: dict[str, Any] = {}
         self.writable: tuple[str, ...] = ()
         self.unknown = False
+        self.trouble: Exception | None = None
         self.store = SimpleNamespace(
             underreplication=lambda: MemoryUnderreplication(MemoryUnderreplicationState()),
             read_cookie=self._no_cookie,
@@ -67,6 +68,8 @@ class Client:
         self.options = options
         if ledger_id not in self.reports:
             raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
+        if self.trouble is not None:
+            raise self.trouble
         return self.reports[ledger_id]
 
     def repair_ledger(self, ledger_id: int, **options: Any) -> RepairReport:
@@ -189,6 +192,25 @@ def test_disabled_auto_recovery_is_said(client: Client, capsys: pytest.CaptureFi
     client.store.underreplication = lambda: SimpleNamespace(is_disabled=lambda: True)
     assert cli.run(["ledger", "repair", "4"]) == 0
     assert "auto-recovery is disabled" in capsys.readouterr().err
+
+
+def test_a_line_names_its_ledger_once(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    """The texts of most errors name the ledger by themselves."""
+    stays = "ledger 9 stays IN_RECOVERY: no good answer from a:1"
+    client.repairs = {9: RepairReport(9, problems=[stays, "entry 3 is readable nowhere", "nothing moved in ledger 9 for 60 s"])}
+    client.repairs[10] = RepairReport(10, problems=["entry 3 of ledger 101 is readable nowhere"])
+    client.reports[10] = client.reports[9]
+    assert cli.run(["ledger", "repair", "--all"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert {stays, "ledger 9: entry 3 is readable nowhere", "nothing moved in ledger 9 for 60 s"} <= {*lines}
+    assert "ledger 10: entry 3 of ledger 101 is readable nowhere" in lines, "101 is another"
+    client.decommission.note(client.repairs[9])
+    client.decommission.still_named = [StillNamed(9, LedgerState.CLOSED)]
+    assert cli.run(["bookie", "decommission", "c:1"]) == 1
+    assert stays in capsys.readouterr().out.splitlines()
+    client.reports, client.trouble = {9: client.reports[9]}, OperationTimeoutError("ledger 9: no answer within 60 s")
+    assert cli.run(["ledger", "check", "--all"]) == 1
+    assert "[BK-TIMEOUT] ledger 9: no answer within 60 s" in capsys.readouterr().err.splitlines()
 
 
 def test_decommission_says_what_to_do_next(client: Client, capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,7 +32,8 @@ from bk_core.client.repair.report import DecommissionReport, LedgerReport, Moved
 from bk_core.config import ClientConfig
 from bk_core.display import copies, ledgers, logs, table
 from bk_core.display.logs import NO_PYARROW
-from bk_core.display.words import cell
+from bk_core.display.words import about, cell, rest_about
+from bk_core.errors import BkError
 from bk_core.metadata.memory import MemoryStore
 from bk_core.metadata.store import BookieView, Versioned
 from bk_core.protocol.files.content import FileStatus
@@ -331,6 +332,14 @@ def test_ids_have_no_commas_and_counts_have_some() -> None:
     told = [cell(value) for found in tables for row in found.rows for value in row]
     assert {"1234", "1234567", "1000000", "1000", "2000", "3000", "4000"} <= set(told)
     assert {one for one in told if "," in one} == {"7,654,321", "5,000", "6,000"}
+
+
+def test_what_an_error_is_about_is_named_once() -> None:
+    assert about("ledger 7", "it is away") == "ledger 7: it is away"
+    assert about("ledger 7", BkError("ledger 7: it is away")) == "[BK-ERROR] ledger 7: it is away"
+    assert about("ledger 7", "ledger 77 is away") == "ledger 7: ledger 77 is away"
+    assert rest_about("ledger 7", BkError("ledger 7: it is away")) == "[BK-ERROR] it is away"
+    assert rest_about("log 'a'", "log 'a': it is away") == "it is away" == rest_about("log 'a'", "it is away")
 
 
 def test_a_log_is_shown_by_words() -> None:
