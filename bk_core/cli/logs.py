@@ -142,7 +142,7 @@ def _say_facts(name: str, shown: dict[str, Any]) -> None:
 def show_segments(name: str, first: int, last: int | None, uri: str, protocol: str, as_json: bool) -> None:
     """List all segments of a log, however old, read from its history chunk by chunk.
 
-    --json: seq, ledger, firstEntryId, lastEntryId (null while live), rows, bytes, committedAtMs.
+    --json: seq, ledger, firstEntryId, lastEntryId (null while live), rows, bytes, committedAtMs, writtenOff (by `bk log repair`).
     """
     from bk_core.client.log.history import read_log
 

@@ -80,6 +80,7 @@ def segment_values(segment: Segment) -> dict[str, Any]:
         "rows": segment.rows,
         "bytes": segment.bytes,
         "committedAtMs": segment.committed_at_ms,
+        "writtenOff": segment.written_off,
     }
 
 
@@ -135,13 +136,13 @@ def info_parts(shown: LogInfo) -> list[Table | str]:
 
 
 def segments(found: Iterable[Segment]) -> Table:
-    """Return segments of a log; one that is being written has no last entry yet."""
+    """Return segments of a log; one that is being written has no last entry yet, one that was written off none any more."""
     columns = ["#seq", "#ledger", "#first entry", "#last entry", "#rows", "#bytes", "committed (UTC)"]
     return Table(columns, map(_segment_row, found))
 
 
 def _segment_row(segment: Segment) -> list[object]:
-    last = "live" if segment.last_entry_id is None else id_text(segment.last_entry_id)
+    last = "live" if segment.live else "written off" if segment.written_off else id_text(segment.last_entry_id)
     size = (id_text(segment.first_entry_id), last, segment.rows, segment.bytes)
     return [str(segment.seq), str(segment.ledger_id), *size, when(segment.committed_at_ms)]
 

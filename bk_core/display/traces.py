@@ -25,7 +25,8 @@ def _places(trace: BatchTrace) -> Iterator[list[object]]:
         facts: list[object] = [str(segment.seq), str(segment.ledger_id)]
         numbers: list[object] = [segment.rows, segment.bytes]
         if not one.held:
-            yield [*facts, f"{segment.first_entry_id}-{segment.last_entry_id}", *numbers, "the ledger does not exist"]
+            held_in = "written off" if segment.written_off else f"{segment.first_entry_id}-{segment.last_entry_id}"
+            yield [*facts, held_in, *numbers, None if segment.written_off else "the ledger does not exist"]
         for at, held in enumerate(one.held):
             shown = numbers if at == 0 else [None, None]
             bookies = "  ".join(held.bookies)

@@ -23,12 +23,21 @@ DATES = ["", "", "%Y", "%Y-%m-%d", "%Y-%m-%d", "%Y-%m-%d"]
 
 
 def draw_segments(
-    steps: Sequence[Step], *, title: str, unit: str, trimmed: int, marks: Mapping[str, datetime], live: int, ax: Any = None
+    steps: Sequence[Step],
+    *,
+    title: str,
+    unit: str,
+    trimmed: int,
+    marks: Mapping[str, datetime],
+    live: int,
+    lost: Sequence[tuple[datetime, int]] = (),
+    ax: Any = None,
 ) -> Axes:
     """Draw each segment as a bar at the time of its commit, from what the log had before it to what it had behind it; return the axes.
 
     ``unit`` is "rows" or "bytes", ``trimmed`` how many were cut off the front, ``marks`` the last batch of each query with its time, and
-    ``live`` the number of segments that are being written.
+    ``live`` the number of segments that are being written, and ``lost`` when each segment that was written off was committed, with what the
+    log has before it: it is a cross.
     """
     axes: Any = axes_for(ax, 4.0)  # its stubs know no times
     from matplotlib import dates as of_matplotlib
@@ -54,6 +63,11 @@ def draw_segments(
     for name, at in list(marks.items())[:LEGEND_MAX]:
         axes.axvline(at, color=INK, linestyle=":", linewidth=1)
         handles.append(Line2D([], [], color=INK, linestyle=":", linewidth=1, label=literal(name)))
+    if lost:
+        cross: dict[str, Any] = {"color": INK, "marker": "x", "linestyle": "none", "markersize": 8}
+        axes.plot([at for at, _ in lost], [before for _, before in lost], **cross, zorder=3, clip_on=False)
+        told = f"written off: {len(lost):,} {'segment' if len(lost) == 1 else 'segments'}, whose rows are lost"
+        handles.append(Line2D([], [], **cross, label=told))
     if live:
         handles.append(
             Patch(facecolor="none", label=f"and {live:,} live {'segment' if live == 1 else 'segments'}, not counted until closed")

@@ -61,6 +61,7 @@ _SEGMENTS_SCHEMA = StructType(
         StructField("committedAt", TimestampType()),
         StructField("live", BooleanType()),
         StructField("schemaId", IntegerType()),
+        StructField("writtenOff", BooleanType()),
     ]
 )
 
@@ -169,6 +170,7 @@ def _segment_rows(client: Any, options: Options, unit: SegmentsOf, columns: Coll
             "committedAt": None if segment.live else moment(segment.committed_at_ms),
             "live": segment.live,
             "schemaId": segment.schema_id,
+            "writtenOff": segment.written_off,
         }
         offset += segment.rows
 

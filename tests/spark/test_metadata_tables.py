@@ -101,6 +101,7 @@ def test_logs_and_segments(client: Any, rows: Callable[..., Any], written: str) 
         assert [s["seq"] for s in segments] == [s.seq for s in view.segments()]
         first, live = segments[0], segments[-1]
         assert (first["entries"], first["rows"], first["bytes"], first["offset"], first["live"]) == (3, 3, 6, 0, False)
+        assert not any(s["writtenOff"] for s in segments)
         assert live["live"] and live["offset"] == 3 and live["rows"] is live["committedAt"] is live["lastEntryId"] is None
     assert written in [row["log"] for row in rows("logs")]
     assert [row["log"] for row in rows("logs", [EqualTo(("log",), written)])] == [written]

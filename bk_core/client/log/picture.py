@@ -28,10 +28,13 @@ def picture_of_segments(name: str, view: LogView, by: Unit, last: int, ax: Any) 
     trimmed = view.counts_before(view.first_position)[UNITS.index(by)]
     first_seq = max(view.listed.trimmed_seq, view.next_seq - last)
     at = view.counts_before(Position(first_seq))[UNITS.index(by)] if first_seq > view.listed.trimmed_seq else trimmed
-    steps, live = [], 0
+    steps, lost, live = [], [], 0
     for segment in view.segments(first_seq):
         if segment.live:
             live += 1
+            continue
+        if segment.written_off:
+            lost.append((moment(segment.committed_at_ms), at))
             continue
         before, at = at, at + (segment.rows if by == "rows" else segment.bytes)
         steps.append((moment(segment.committed_at_ms), segment.ledger_id, before, at))
@@ -42,4 +45,4 @@ def picture_of_segments(name: str, view: LogView, by: Unit, last: int, ax: Any) 
     }
     left = view.next_seq - view.listed.trimmed_seq
     told = counted(left, "segment") if left <= last else f"the newest {last:,} of {counted(left, 'segment')}"
-    return draw_segments(steps, title=f"log {name}: {told}", unit=by, trimmed=trimmed, marks=marks, live=live, ax=ax)
+    return draw_segments(steps, title=f"log {name}: {told}", unit=by, trimmed=trimmed, marks=marks, live=live, lost=lost, ax=ax)

@@ -59,6 +59,12 @@ class Segment:
         return 0 if self.last_entry_id is None else self.last_entry_id - self.first_entry_id + 1
 
     @property
+    def written_off(self) -> bool:
+        """Return True for a segment that `bk log repair` has emptied, because its ledger did not exist any more (GRD-5). How many rows each
+        of its entries had is not known, and no other segment without entries is like that."""
+        return self.last_entry_id is not None and not self.entries and not self.rows_per_entry
+
+    @property
     def after_seq(self) -> int:
         """Return the sequence number of the next segment."""
         return self.seq + 1

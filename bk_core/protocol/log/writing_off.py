@@ -1,7 +1,8 @@
 """Writes off what a log lists although it is lost: segments whose ledger does not exist become empty ones. Pure.
 
 Sequence numbers stay, so every position keeps its meaning. An empty segment needs a ledger that exists and is CLOSED, because a take-over
-recovers the last two (LOG-1): a *stand-in* without entries. Lost rows are counted no more.
+recovers the last two (LOG-1): a *stand-in* without entries. Lost rows are counted no more. That a segment was written off shows by its rows
+per entry, which are not known any more (``Segment.written_off``).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Store = Callable[[Chunk], int]
 
 
 def emptied(segment: Segment, stand_in: int) -> Segment:
-    return replace(segment, ledger_id=stand_in, first_entry_id=0, last_entry_id=-1, rows=0, bytes=0, rows_per_entry=1)
+    return replace(segment, ledger_id=stand_in, first_entry_id=0, last_entry_id=-1, rows=0, bytes=0, rows_per_entry=0)
 
 
 def write_off(listed: LedgerList, missing: Collection[int], stand_in: int, load: Load, store: Store) -> LedgerList:
@@ -37,7 +38,8 @@ def write_off(listed: LedgerList, missing: Collection[int], stand_in: int, load:
         if item.after_seq <= listed.trimmed_seq:
             return item
         if item.ledger_id in missing:
-            lost = [Segment(seq, stand_in, 0, -1, committed_at_ms=item.last_ms) for seq in range(item.first_seq, item.after_seq)]
+            places = range(item.first_seq, item.after_seq)
+            lost = [emptied(Segment(seq, item.ledger_id, 0, -1, committed_at_ms=item.last_ms), stand_in) for seq in places]
             return ref_to(tuple(lost), store(tuple(lost)))
         if not any(item.min_ledger <= ledger_id <= item.max_ledger for ledger_id in missing):
             return item

@@ -177,7 +177,7 @@ def _segment_rows(world: World, found: list[Segment]) -> Markup:
             str(one.seq),
             ledger_link(one.ledger_id),
             id_text(one.first_entry_id),
-            badge("live", "good") if one.last_entry_id is None else id_text(one.last_entry_id),
+            _last_entry(one),
             one.rows,
             amount(one.bytes),
             moment(one.committed_at_ms),
@@ -186,6 +186,12 @@ def _segment_rows(world: World, found: list[Segment]) -> Markup:
         for one in reversed(found)
     ]
     return table(columns, rows, caption="Segments", keys=[str(one.seq) for one in reversed(found)])
+
+
+def _last_entry(segment: Segment) -> Child:
+    if segment.live:
+        return badge("live", "good")
+    return badge("written off", "bad") if segment.written_off else id_text(segment.last_entry_id)
 
 
 def _marks(world: World, view: LogView) -> Markup:

@@ -31,6 +31,7 @@ from bk_core.protocol.log.list_size import check_size, is_large
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.sealing import SealLimits
 from bk_core.protocol.log.segments import LogProperties, Mark, SegmentRange
+from bk_core.ui.pages.logs import _segment_rows
 
 RAW = LogProperties(entry_format="raw")
 SMALL = SealLimits(tail_max=4, chunk=2, fan_out=2)
@@ -96,6 +97,9 @@ def test_lost_ledgers_are_found_and_written_off(client: bk_core.BookKeeper, seal
         LogWriter.open(client, "a")
     assert repair_log(client, "a") == found.problems
     assert check_log(client, "a").is_good and repair_log(client, "a") == ()
+    segments = list(client.log("a").segments())
+    assert [one.seq for one in segments if one.written_off] == [1, 4, 8]
+    assert all(one.written_off == (not one.entries) for one in segments)
     left = [b"%d.%d" % (seq, entry) for seq in range(9) if seq not in (1, 4, 8) for entry in (0, 1)]
     assert contents(client) == left
     with LogWriter.open(client, "a") as writer:
@@ -117,6 +121,29 @@ def test_a_lost_chunk_of_the_history_is_written_off(client: bk_core.BookKeeper) 
     assert (problem.kind, problem.first_seq, problem.last_seq, problem.rows) == ("missing", 0, ref.after_seq - 1, ref.rows)
     assert repair_log(client, "a") == (problem,)
     assert contents(client)[0] == b"%d.0" % ref.after_seq and check_log(client, "a").is_good
+    assert [one.seq for one in client.log("a").segments() if one.written_off] == list(range(ref.after_seq))
+
+
+def test_what_was_written_off_is_called_so(
+    client: bk_core.BookKeeper, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In every list of segments and in their picture; a segment in which its writer wrote nothing is merely empty."""
+    ledgers = grow(client, 2)
+    LogWriter.open(client, "a").close()
+    client.delete_ledger(ledgers[0], even_if_listed=True)
+    assert "written off" not in bk(capsys, monkeypatch, "log", "segments", "a")
+    bk(capsys, monkeypatch, "log", "repair", "a", "--yes")
+    told = {seq: seq == 0 for seq in range(3)}
+    for command in ("show", "segments"):
+        rows = [line.split() for line in bk(capsys, monkeypatch, "log", command, "a").splitlines()]
+        assert {int(row[0]): "written" in row for row in rows if row and row[0].isdecimal()} == told, command
+    facts = [json.loads(line) for line in bk(capsys, monkeypatch, "log", "segments", "a", "--json").splitlines()]
+    assert {one["seq"]: one["writtenOff"] for one in facts} == told
+    assert client.log("a").segments()._repr_html_().count("written off") == 1
+    found = _segment_rows(SimpleNamespace(now_ms=0), list(client.log("a").segments()))  # type: ignore[arg-type]
+    assert str(found).count("written off") == 1
+    legend = client.log("a").plot_segments().get_legend()
+    assert any("written off: 1 segment" in text.get_text() for text in legend.get_texts())
 
 
 def test_what_exists_is_never_written_off(client: bk_core.BookKeeper) -> None:
