@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from itertools import islice
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
@@ -178,5 +180,9 @@ def _plain(text: str) -> str:
 
 
 def console() -> Console:
-    """Return Rich's console on standard output. Texts of others go through ``say_table``, or through ``safe``."""
-    return Console(file=inner(sys.stdout), width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
+    """Return Rich's console on standard output. It is as wide as the variable COLUMNS says, else as the terminal, else 160 columns. Texts
+    of others go through ``say_table``, or through ``safe``."""
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH  # None follows a terminal that changes its size
+    if "COLUMNS" in os.environ:
+        width = get_terminal_size((_PIPE_WIDTH, 0)).columns  # of the variable, unless it is 0 or no number
+    return Console(file=inner(sys.stdout), width=width, highlight=False)

@@ -317,7 +317,7 @@ def test_why_a_bookie_is_read_only(client: bk_core.BookKeeper, total: int, free:
 
 
 def test_what_people_read_fits_into_a_terminal(bk: Bk, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bk_core.cli.output._PIPE_WIDTH", 80)
+    monkeypatch.setenv("COLUMNS", "80")
     with socket.socket() as port:
         port.bind(("127.0.0.1", 0))
         with registered(client, port.getsockname()[1]):
@@ -325,6 +325,19 @@ def test_what_people_read_fits_into_a_terminal(bk: Bk, client: bk_core.BookKeepe
     lines = bk("doctor", group="cluster", status=1).splitlines()
     assert lines[0].startswith("WARNING  bookie-down: bookie 127.0.0.1") and any(line.lstrip().startswith("$ bk bookie") for line in lines)
     assert all(len(line) <= 80 for line in lines[:-1])
+
+
+@pytest.mark.parametrize(("width", "most"), [("60", 60), ("0", 160), ("wide", 160), (None, 160)])
+def test_tables_are_as_wide_as_columns_says(bk: Bk, monkeypatch: pytest.MonkeyPatch, width: str | None, most: int) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if width is not None:
+        monkeypatch.setenv("COLUMNS", width)
+    long = "the disks of one host " * 20
+    monkeypatch.setattr("bk_core.display.cluster.bookie_counts", lambda _: long)
+    for command in (("info", "cluster"), ("ls", "bookie")):
+        lines = bk(command[0], group=command[1]).splitlines()
+        assert max(map(len, lines)) <= most, command
+        assert command[0] != "info" or max(map(len, lines)) > most - 20, "and no narrower"
 
 
 def test_a_notebook_shows_it(client: bk_core.BookKeeper) -> None:
