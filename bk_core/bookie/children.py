@@ -98,9 +98,11 @@ def accepts_connections(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def end(process: subprocess.Popen[bytes], number: signal.Signals, timeout_s: float) -> None:
-    """Send the signal, and SIGKILL after ``timeout_s`` seconds or when the wait is interrupted. Return when the process is gone."""
-    process.send_signal(number)
+def end(process: subprocess.Popen[bytes], number: signal.Signals | None, timeout_s: float) -> None:
+    """Send the signal, if one is given, and SIGKILL after ``timeout_s`` seconds or when the wait is interrupted. Return when the process is
+    gone."""
+    if number is not None:
+        process.send_signal(number)
     try:
         process.wait(timeout_s)
     except subprocess.TimeoutExpired:
@@ -122,6 +124,7 @@ class Child:
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         self._log_start = log.stat().st_size if log.exists() else 0
+        self._is_ending = False
         with log.open("ab") as errors, ExitStack() as files:
             output = files.enter_context(stdout.open("wb")) if isinstance(stdout, Path) else stdout
             self._process = spawn(command, stdout=errors if output is None else output, stderr=errors, env=env)
@@ -140,9 +143,15 @@ class Child:
             self._process.kill()
         self._process.wait()
 
+    def begin_to_stop(self) -> None:
+        """Send SIGTERM, and do not wait for the end; ``stop`` does."""
+        self._process.send_signal(signal.SIGTERM)
+        self._is_ending = True
+
     def stop(self, timeout_s: float = 10.0) -> None:
         """Stop the process with SIGTERM, and with SIGKILL after ``timeout_s`` seconds or when the wait is interrupted."""
-        end(self._process, signal.SIGTERM, timeout_s)
+        # a second SIGTERM would strike a process that has put its handlers away and is about to end well
+        end(self._process, None if self._is_ending else signal.SIGTERM, timeout_s)
 
     def wait_until(self, ready: Callable[[], bool], timeout_s: float) -> None:
         """Poll ``ready``. Raises BookieUnavailableError with the end of the log if the process ends first, and OperationTimeoutError."""

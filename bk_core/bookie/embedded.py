@@ -22,6 +22,7 @@ from bk_core.bookie.disk import DISK_RESERVE_BYTES
 from bk_core.bookie.door import Door
 from bk_core.bookie.guard import ClusterGuard
 from bk_core.bookie.identity import Standing, begin_anew, examine, kept_address, sign, write_durably
+from bk_core.bookie.leaving import AWAY_S, left_undone
 from bk_core.bookie.loop import BookieServer
 from bk_core.bookie.private import FILE_MODE, make_private
 from bk_core.bookie.refill import Refill, mark_losses
@@ -159,18 +160,13 @@ class EmbeddedBookie:
         return True
 
     def close(self) -> None:
-        """Unregister, answer what was accepted, stop. Safe to call twice."""
-        if self._registration is not None:
-            registration, self._registration = self._registration, None
-            try:
-                registration.close()
-            except BkError as error:
-                log.warning("unregistering failed: %s", error)
+        """Unregister, answer what was accepted, stop. Safe to call twice. A metadata store that is away is waited for a moment only."""
+        is_away = not self._unregistered()
         if self._server is not None:
             self._server.stop()
         if self._worker is not None:
             self._worker.close()
-            self._worker.join(None)
+            self._worker.join(AWAY_S if is_away else None)  # it may wait for the store; what it does to the bookie fails from now on
             self._worker = None
         if self._reader is not None:
             self._reader.close()
@@ -182,6 +178,16 @@ class EmbeddedBookie:
         if self._lock_descriptor >= 0:
             os.close(self._lock_descriptor)
             self._lock_descriptor = -1
+
+    def _unregistered(self) -> bool:
+        """Take the registration away. Return False if the metadata store does not do it in time, and say so: it goes with the session."""
+        if self._registration is None:
+            return True
+        registration, self._registration = self._registration, None
+        why = left_undone(registration.close)
+        if why:
+            log.warning("bookie %s ends; its registration lapses with its session: %s", self.bookie_id, why)
+        return not why
 
     def __enter__(self) -> EmbeddedBookie:
         return self.start()

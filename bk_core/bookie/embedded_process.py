@@ -90,6 +90,11 @@ class EmbeddedBookieProcess:
             self._child.kill()
         self._close_output()
 
+    def begin_to_stop(self) -> None:
+        """Ask the process to end, and do not wait for it; ``stop`` does."""
+        if self._child is not None and self._child.running:
+            self._child.begin_to_stop()
+
     def stop(self) -> None:
         if self._child is not None:
             self._child.stop()

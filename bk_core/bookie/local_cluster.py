@@ -34,6 +34,7 @@ from bk_core.bookie.certificates import LocalSecurity
 from bk_core.bookie.children import free_port
 from bk_core.bookie.embedded_process import EmbeddedBookieProcess
 from bk_core.bookie.etcd_process import EtcdProcess
+from bk_core.bookie.leaving import left_undone
 from bk_core.bookie.ports import wanted_port
 from bk_core.bookie.private import DIRECTORY_MODE
 from bk_core.bookie.telling import check_page
@@ -133,7 +134,7 @@ class LocalCluster:
             self._security.make()
         self.uri = self._with_security(self._start_keeper(zookeeper))
         self._store = self._open_store(zookeeper is not None)
-        self._resources.callback(self._store.close)
+        self._resources.callback(left_undone, self._store.close)
         self._resources.callback(self._stop_bookies)
         self._start_bookies(max(bookies, len(self._state["bookie_ports"])))
 
@@ -263,8 +264,12 @@ class LocalCluster:
             return False
 
     def _stop_bookies(self) -> None:
-        """Stop them all, even if one fails or the caller is interrupted, in which case the others are killed."""
+        """Stop them all, even if one fails or the caller is interrupted, in which case the others are killed. Embedded ones end at the same
+        time, because each may wait for a metadata store that is away."""
         interrupt: BaseException | None = None
+        for bookie in self._bookies:
+            if isinstance(bookie, EmbeddedBookieProcess):
+                bookie.begin_to_stop()
         for bookie in self._bookies:
             try:
                 if interrupt is None:

@@ -35,6 +35,7 @@ from pathlib import Path
 from bk_core.bookie.collector import CollectorOptions
 from bk_core.bookie.door import Door
 from bk_core.bookie.embedded import BookieOptions, EmbeddedBookie
+from bk_core.bookie.leaving import left_undone
 from bk_core.bookie.telling import MetricsLine, check_page, page_of
 from bk_core.errors import BkError
 from bk_core.metadata import open_store
@@ -212,7 +213,7 @@ def _run(options: argparse.Namespace) -> int:
                     line.look()
                 return 0 if stop.is_set() else 1
         finally:
-            store.close()
+            left_undone(store.close)  # the session of a store that is away lapses
     except (BkError, OSError) as error:
         write_output(_STDERR, f"bookie cannot run: {error}\n")
         return 1

@@ -16,6 +16,7 @@ import pytest
 
 from bk_core.bookie.apache import find_java, resolve
 from bk_core.bookie.children import Child, accepts_connections, free_port
+from bk_core.bookie.embedded_process import EmbeddedBookieProcess
 from bk_core.bookie.local_cluster import local_cluster
 from bk_core.bookie.zookeeper_process import ZooKeeperProcess
 from bk_core.cli.local import started_at_usual
@@ -182,6 +183,25 @@ def test_an_interrupt_while_it_closes_leaves_no_process(tmp_path: Path) -> None:
         assert not any(Path(f"/proc/{pid}").exists() for pid in bookies)
         assert len(parent.stdout.readline().split()) == 3
     assert parent.returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["gone", "silent"])
+def test_it_ends_soon_without_its_metadata_store(tmp_path: Path, number: signal.Signals) -> None:
+    """Nobody waits for a store that does not answer: registrations lapse with their sessions. The bookies end by themselves."""
+    with local_cluster(2, tmp_path) as cluster:
+        zookeeper = cluster._keeper
+        assert isinstance(zookeeper, ZooKeeperProcess) and zookeeper.pid is not None
+        os.kill(zookeeper.pid, number)
+        processes = [one._child for one in cluster._bookies if isinstance(one, EmbeddedBookieProcess)]
+        begun = time.monotonic()
+        cluster._stop_bookies()
+        assert time.monotonic() - begun < 9
+        if number == signal.SIGSTOP:
+            os.kill(zookeeper.pid, signal.SIGCONT)  # to end it, too
+    for at, process in enumerate(processes):
+        assert process is not None and process._process.returncode == 0, "it was not killed"
+        log = (tmp_path / f"bookie-{at}" / "bookie.log").read_text()
+        assert log.count("its registration lapses with its session") == 1, log
 
 
 def test_child_that_ends_at_once_shows_its_log(tmp_path: Path) -> None:
