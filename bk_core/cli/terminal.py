@@ -18,6 +18,7 @@ from unicodedata import category
 import click
 
 from bk_core.display.words import UNSAFE, safe
+from bk_core.errors import BkError
 
 
 def safe_json(value: Any) -> str:
@@ -74,6 +75,39 @@ class _Told(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         click.echo(f"{record.getMessage()} ...", err=True)
+
+
+class _HeldBack(logging.Filter):
+    """Keeps the lines that tell an error by its code; others pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[logging.LogRecord] = []
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        is_error = record.getMessage().startswith("[BK-")
+        if is_error:
+            self.lines.append(record)
+        return not is_error
+
+
+@contextmanager
+def errors_once() -> Iterator[None]:
+    """Keep the log of a client from telling an error which this block raises, and which is printed then. Other errors are told at the end
+    of the block."""
+    log, held = logging.getLogger("bk_core.client"), _HeldBack()
+    said = ""
+    log.addFilter(held)
+    try:
+        yield
+    except BkError as error:
+        said = str(error)
+        raise
+    finally:
+        log.removeFilter(held)
+        for record in held.lines:
+            if record.getMessage() not in said:
+                log.handle(record)
 
 
 @contextmanager

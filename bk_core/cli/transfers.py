@@ -14,6 +14,7 @@ from rich.progress import TextColumn
 from bk_core.cli.output import access_options, check_range, cluster_options, connected, digest_choice, password_option, say_json
 from bk_core.cli.progress import RateColumn, progress_bar, watched
 from bk_core.cli.statuses import terminated_in_order
+from bk_core.cli.terminal import errors_once
 from bk_core.display.words import counted, disk_size, rounded_size
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def import_ledger(file: Path, password: str, uri: str, protocol: str, as_json: b
     """
     from bk_core.client.transfer.ledgers import import_ledger as load
 
-    with terminated_in_order(), connected(uri, protocol) as client, watched() as show:
+    with terminated_in_order(), errors_once(), connected(uri, protocol) as client, watched() as show:
         done = load(client, file, _new_ledger(options, password), on_progress=show)
     _say_new(done, as_json)
 
@@ -162,7 +163,7 @@ def copy_ledger(
     check_range(first, last)
     settings = _new_ledger(options, password if new_password is None else new_password)
     other = nullcontext(None) if to_uri is None else connected(to_uri, protocol)
-    with terminated_in_order(), connected(uri, protocol) as client, other as target, watched() as show:
+    with terminated_in_order(), errors_once(), connected(uri, protocol) as client, other as target, watched() as show:
         access: dict[str, Any] = {"password": password.encode(), "digest_type": digest}
         done = copy(client, ledger_id, settings, to=target, first=first, last=last, on_progress=show, **access)
     _say_new(done, as_json)

@@ -10,9 +10,10 @@ import re
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -23,7 +24,7 @@ from bk_core.client.identity import recover_own
 from bk_core.client.log.history import history_of, update_ledger_list
 from bk_core.client.log.intents import create_intended, forget_intent
 from bk_core.client.log.janitor import check_listable
-from bk_core.client.log.list_store import LogClient, encoded, read_ledger_list, store_now_ms
+from bk_core.client.log.list_store import LogClient, encoded, read_ledger_list, store_now_ms, update_timeout_s
 from bk_core.client.log.tables import WrittenRows
 from bk_core.client.operations import unanswered, wait
 from bk_core.errors import (
@@ -34,6 +35,8 @@ from bk_core.errors import (
     LogError,
     LogSchemaError,
     LogWriterAliveError,
+    MetadataOutcomeUnknownError,
+    MetadataUnavailableError,
     NoSuchLedgerError,
     OperationTimeoutError,
     WrongPasswordError,
@@ -42,6 +45,7 @@ from bk_core.protocol.log.ledger_list import LedgerList, SegmentRange
 from bk_core.protocol.log.names import check_not_of_files
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.view import LogView
+from bk_core.threads import start_aside
 from bk_spark.arrow.schemas import check_fits, check_named_once, given_schema, log_schema, stored_text
 from bk_spark.entries.columns import RAW_COLUMNS
 from bk_spark.entries.packing import PackedEntries, conform, pack_arrow, pack_raw
@@ -101,11 +105,19 @@ def write_rows(
             ledgers.append(run)
         ranges = ledgers.finish()
     except BaseException as error:
-        ledgers.discard()
+        _tidy(error, ledgers.discard)
         if isinstance(error, BkError):
             error.nothing_done()  # no list names the ledgers
         raise
     return _Commit(client, name, listed, text, ranges, password, ended).publish(ledgers)
+
+
+def _tidy(error: BaseException, work: Callable[[], None]) -> None:
+    """Clean up after an error. Where the store or a bookie is away, which has taken the time of the call already, nobody waits for it."""
+    if isinstance(error, MetadataUnavailableError | MetadataOutcomeUnknownError | OperationTimeoutError):
+        start_aside(work, "bk-tidy")
+    else:
+        work()
 
 
 _INDEX = re.compile(r"__index_level_\d+__")  # names that pandas makes up
@@ -340,11 +352,12 @@ class _Commit:
         self._tried: set[int] = set()  # where earlier attempts would have put the first segment
 
     def publish(self, ledgers: _Ledgers) -> WrittenRows:
+        deadline = time.monotonic() + update_timeout_s(self._client)
         try:
             self._at_ms = store_now_ms(self._client)
-            update_ledger_list(self._client, self._name, self._change)
+            update_ledger_list(self._client, self._name, self._change, timeout_s=max(0.0, deadline - time.monotonic()))
         except BaseException as error:
-            self._undo(ledgers.ids, refused=isinstance(error, LogError | WrongPasswordError))
+            _tidy(error, partial(self._undo, ledgers.ids, refused=isinstance(error, LogError | WrongPasswordError)))
             raise
         for ledger_id in ledgers.ids:
             with suppress(BkError):  # the next janitor finds what is left undone

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from bk_core.client.checkpoints.within import everything
 from bk_core.client.files.imports import delete_unfinished_imports, forget_import, is_of_import, new_import, unfinished_imports
 from bk_core.client.files.names import store_log
+from bk_core.client.transfer.new_file import FULL
 from bk_core.errors import (
     BkError,
     ExportFileError,
@@ -67,6 +68,8 @@ def of_folder(directory: Path, told: str) -> Iterator[None]:
         raise
     except OSError as error:
         where = "" if error.filename is None or str(error.filename) == str(directory) else f" ({error.filename})"
+        if error.errno in FULL:
+            where += ". Make room there, or name a folder elsewhere"
         raise ExportFileError(f"{directory} {told}: {error.strerror or error}{where}", path=str(directory)) from error
 
 

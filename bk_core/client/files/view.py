@@ -45,8 +45,9 @@ class FileStoreView(StaysHere):
     An acknowledged change shows here once bookies report it as confirmed: with the next change, or after the explicit LAC (LC-5). If the
     owner died, its last changes may show only after another owner opens the store.
 
-    Several threads may use it. ``close`` it, or use it with ``with``. A handler of a signal may use it, too: where it has interrupted
-    a call of the same view that takes in what has happened, a call raises BlockingCallError and does nothing.
+    ``FileStoreView.open`` makes one; the class itself makes one that is not open. Several threads may use it. ``close`` it, or use it
+    with ``with``. A handler of a signal may use it, too: where it has interrupted a call of the same view that takes in what has
+    happened, a call raises BlockingCallError and does nothing.
     """
 
     def __init__(self, client: LogClient, name: str, password: bytes) -> None:
@@ -143,7 +144,9 @@ class FileStoreView(StaysHere):
     @property
     def _caught_up(self) -> _Replay:
         self._check_open()
-        assert self._replay is not None  # since it was opened
+        if self._replay is None:
+            how = "FileStoreView.open(client, name) returns one that is"
+            raise FileStoreClosedError(f"this view of file store {self.name!r} was not opened: {how}", store=self.name)
         if self._replay.is_taking:  # on this thread, beneath a handler of a signal: others wait for the lock
             self._check_not_following()
         return self._replay

@@ -14,7 +14,8 @@ from bk_core.errors import ExportFileError, ExportFormatError
 
 OTHER_FORMATS = frozenset({".avro", ".csv", ".json", ".jsonl", ".ndjson", ".orc", ".tsv", ".xls", ".xlsx"})
 """Endings of the names of formats which are written or read nowhere here."""
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""The errors of a file system that has no room, or no more for this user."""
 
 
 def check_free(path: Path) -> None:
@@ -78,7 +79,7 @@ def told(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in FULL:
             why = f"there is no room for it ({error.strerror}): make room, or name a file elsewhere"
         else:
             why = error.strerror or str(error)

@@ -210,6 +210,15 @@ def test_a_folder_that_the_system_refuses_is_told(
     assert f"[BK-EXPORT-FILE] {tmp_path / 'out'} cannot be written, so nothing was copied: Permission denied (" in bk.err
     assert sorted(one.name for one in tmp_path.iterdir()) == ["bookies", "in"]
 
+    def full(path: Path, *how: Any, **more: Any) -> Any:
+        if path.name == "metadata":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return opened(path, *how, **more)
+
+    monkeypatch.setattr(Path, "open", full)
+    bk("export", "q", tmp_path / "out", status=1)
+    assert "nothing was copied: No space left on device (" in bk.err and "). Make room there, or name a folder elsewhere" in bk.err
+
 
 @pytest.mark.parametrize("existed", [False, True])
 def test_nothing_is_left_of_an_import_that_failed(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import io
+import logging
 import os
 import signal
 import struct
@@ -22,7 +23,14 @@ from pyarrow import parquet
 import bk_core
 from bk_core.client.transfer import entry_file, ledgers, logs, new_file
 from bk_core.client.transfer.entry_file import Entries, EntryFile, EntryWriter, entries_of
-from bk_core.errors import CopyMismatchError, ExportFileError, ExportFormatError, NoSuchLogError, OperationTimeoutError
+from bk_core.errors import (
+    CopyMismatchError,
+    ExportFileError,
+    ExportFormatError,
+    NoSuchLogError,
+    NotEnoughBookiesError,
+    OperationTimeoutError,
+)
 from bk_core.protocol.ledger.metadata import DigestType
 from bk_core.threads import SafeFuture
 from tests.unit.bk_core.conftest import Bk
@@ -227,6 +235,34 @@ def test_an_import_that_fails_leaves_no_ledger(tmp_path: Path, bk: Bk, client: b
     with pytest.raises(CopyMismatchError):
         ledgers.import_ledger(client, path, ledgers.NewLedger())
     assert list(client.list_ledgers()) == before
+
+
+def test_an_import_that_fails_tells_its_error_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bk: Bk, client: bk_core.BookKeeper
+) -> None:
+    """A writer that ends by an error logs it, too."""
+    with client.create_ledger() as ledger:
+        ledger.append(b"x")
+    bk("export", ledger.ledger_id, tmp_path / "it", group="ledger")
+    log, failed, lines = logging.getLogger("bk_core.client"), NotEnoughBookiesError("none can replace it"), list[str]()
+
+    def appended(*_: Any) -> Any:
+        log.warning("%s", failed)
+        log.warning("%s", NotEnoughBookiesError("of another ledger"))
+        log.warning("in passing")
+        raise failed
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    kept = Kept()
+    log.addHandler(kept)
+    monkeypatch.setattr(ledgers, "_appended", appended)
+    bk("import", tmp_path / "it", group="ledger", status=1)
+    log.removeHandler(kept)
+    assert bk.err == f"error: {failed}\n"
+    assert lines == ["in passing", "[BK-NOT-ENOUGH-BOOKIES] of another ledger"]
 
 
 @pytest.mark.parametrize("answered", [0, 40])

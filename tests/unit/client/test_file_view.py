@@ -536,3 +536,8 @@ def test_a_refresh_waits_no_longer_than_its_client_in_all(late: bk_core.BookKeep
         with pytest.raises(FileStoreError, match=r"no whole snapshot.*none came in 0\.5 s"):
             FileStoreView.open(client, "s")
         assert len(deadlines) == 3 and len(set(deadlines)) == 1 and deadlines[0] <= begun + 5
+
+
+def test_a_view_that_was_not_opened_says_so(uri: str) -> None:
+    with bk_core.connect(uri) as client, pytest.raises(FileStoreClosedError, match=r"was not opened: FileStoreView\.open\(client, name\)"):
+        FileStoreView(client, "q", b"").exists("/")

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 
 import bk_core
@@ -261,6 +262,32 @@ def test_a_log_whose_change_lost_its_answer_may_be_changed(
         assert failed.value.outcome_unknown and losing.fails, failed.value
         assert any(text in str(failed.value) for text in ("it is away", "the answer was lost")), failed.value
         assert time.monotonic() - begun < 20
+
+
+def test_a_write_whose_store_goes_away_takes_its_time_once(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it would tidy up is left to a thread of its own, and then to a janitor."""
+    timeout_s = 2.0
+    with bk_core.connect(uri, operation_timeout_s=timeout_s) as client:
+        log, store = client.create_log("a"), type(client.store)
+        real, rows = store.write, pyarrow.table({"value": [b"x"]})
+
+        def away(*_: Any, **__: Any) -> Any:
+            raise MetadataUnavailableError("it is away")
+
+        def write(self: Any, path: str, *more: Any) -> Any:
+            if path != "logs/a":
+                return real(self, path, *more)
+            for name in ("read", "write", "delete", "create"):
+                monkeypatch.setattr(store, name, away)
+            return away()
+
+        monkeypatch.setattr(store, "write", write)
+        begun = time.monotonic()
+        with pytest.raises(MetadataUnavailableError, match="it is away"):
+            log.write(rows)
+        took_s = time.monotonic() - begun
+        monkeypatch.undo()
+    assert timeout_s <= took_s < 1.6 * timeout_s
 
 
 def test_adopting_a_log_outlasts_a_pause_of_the_store(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
