@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -441,3 +442,31 @@ def test_handles_that_were_closed_are_forgotten(embedded: LocalCluster) -> None:
             with again(lambda: LogWriter.open(bk, "quiet")) as writer:
                 writer.append(b"y")
                 assert waiting.result(PATIENCE_S)
+
+
+def _breaks_at_once(server: int, listener: socket.socket, begun: list[float]) -> None:
+    """Carry the request for a session and its answer, and end each connection then."""
+    while True:
+        try:
+            client, _ = listener.accept()
+        except OSError:
+            return
+        begun.append(time.monotonic())
+        with client, suppress(OSError), socket.create_connection(("127.0.0.1", server), 5.0) as zookeeper:
+            client.settimeout(5.0)
+            zookeeper.sendall(client.recv(4096))
+            client.sendall(zookeeper.recv(4096))
+
+
+def test_a_link_that_breaks_at_once_is_remade_ever_less_often(tmp_path: Path) -> None:
+    """As behind a proxy whose server is away. It was remade ten times a second."""
+    begun: list[float] = []
+    with ZooKeeperProcess(tmp_path / "zookeeper") as zookeeper, socket.create_server(("127.0.0.1", 0)) as listener:
+        relay = threading.Thread(target=_breaks_at_once, args=(zookeeper.port, listener, begun), daemon=True)
+        relay.start()
+        with pytest.raises(BkError):
+            open_store(f"zk://127.0.0.1:{listener.getsockname()[1]}/ledgers", timeout_s=8.0).bookies()
+        listener.shutdown(socket.SHUT_RDWR)
+    relay.join(10.0)
+    pauses = [later - earlier for earlier, later in pairwise(begun)]
+    assert 4 <= len(begun) <= 20 and max(pauses[3:]) > 0.6, pauses

@@ -39,6 +39,7 @@ from bk_core.metadata.tree.connected import KNOWN_ADDRESS_S, STOP_S
 from bk_core.metadata.zookeeper.logging import quiet_logger
 from bk_core.metadata.zookeeper.polling import ready
 from bk_core.metadata.zookeeper.probe import look
+from bk_core.metadata.zookeeper.reconnecting import RECONNECT, Reconnecting
 from bk_core.protocol.session.outage import Connection, Welcome
 from bk_core.protocol.session.reach import Found, Reach, is_at_odds, is_hopeless, told
 from bk_core.sasl import check_sasl
@@ -56,7 +57,6 @@ _LOST = (
     kazoo_errors.ConnectionClosedError,
     KazooTimeoutError,
 )
-_RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0, "max_jitter": 0.2}
 _FIRST_LOOK_S = 0.3  # an existing server gives a session in a fraction of this
 _LOOK_S = 1.5
 LATE_S = 2.0  # a wait that is longer is told of
@@ -139,13 +139,15 @@ class Link:
         self.client = KazooClient(
             hosts=hosts,
             timeout=session_timeout_s,
-            connection_retry=dict(_RECONNECT),
+            connection_retry=dict(RECONNECT),
             logger=quiet_logger(),
             handler=_Handler(tls, self._prepare),
             sasl_options=self._sasl_options(),
             auth_data=self._auth_data(),
             default_acl=_acl_of(auth),
         )
+        made = self.client._connection
+        made.retry_sleeper = Reconnecting(**RECONNECT, sleep_func=made.retry_sleeper.sleep_func, interrupt=made.retry_sleeper.interrupt)
         self._refused = self._was_taken = False
         self._drops = 0
         if auth is not None and auth.scheme == "sasl":
