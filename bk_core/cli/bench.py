@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.progress import BarColumn, TextColumn
 
+from bk_core.cli.given import of_usage
 from bk_core.cli.output import cluster_options, connected, digest_choice, say_json, say_table
 from bk_core.cli.progress import progress_bar
 from bk_core.cli.statuses import terminated_in_order
@@ -67,7 +68,8 @@ def bench(
         in_flight=in_flight,
         run_entries=run_entries or min(50, in_flight),
     )
-    plan.check()
+    with of_usage():
+        plan.check()
     settings = {"ensembleSize": plan.ensemble_size, "writeQuorumSize": plan.write_quorum_size, "ackQuorumSize": plan.ack_quorum_size}
     settings |= {"entryBytes": size, "inFlight": in_flight, "runEntries": plan.run_entries}
     found: list[Measured] = []

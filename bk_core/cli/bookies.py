@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bk_core.cli.given import BOOKIE
 from bk_core.cli.output import check_raw, cluster_options, connected, now_ms, say_json, say_table
 from bk_core.cli.progress import with_progress
 from bk_core.cli.replication import decommission
@@ -68,7 +69,7 @@ def _bookies(client: BookKeeper) -> list[dict[str, Any]]:
 
 
 @bookie.command("show")
-@click.argument("bookie_id", metavar="BOOKIE")
+@click.argument("bookie_id", metavar="BOOKIE", type=BOOKIE)
 @click.option("--no-ledgers", is_flag=True, help="Do not read the metadata of all ledgers for those that name the bookie.")
 @_requests
 @_timeout
@@ -98,7 +99,7 @@ def show_bookie(bookie_id: str, no_ledgers: bool, requests: int, timeout: float,
 
 
 @bookie.command("health")
-@click.argument("bookie_ids", metavar="[BOOKIE]...", nargs=-1)
+@click.argument("bookie_ids", metavar="[BOOKIE]...", nargs=-1, type=BOOKIE)
 @_requests
 @_timeout
 @cluster_options
@@ -132,7 +133,7 @@ def health(bookie_ids: tuple[str, ...], requests: int, timeout: float, uri: str,
 
 
 @bookie.command("read-only")
-@click.argument("bookie_id", metavar="BOOKIE")
+@click.argument("bookie_id", metavar="BOOKIE", type=BOOKIE)
 @click.argument("switch", type=click.Choice(["on", "off"]))
 @click.option("--http", "address", metavar="HOST:PORT", help="The bookie's HTTP server, where its registration does not name one.")
 @cluster_options
@@ -235,7 +236,7 @@ def cookie() -> None:
 
 
 @cookie.command("get")
-@click.argument("bookie_id", metavar="BOOKIE")
+@click.argument("bookie_id", metavar="BOOKIE", type=BOOKIE)
 @click.option("--raw", is_flag=True, help="The bytes as they are stored, which a bookie keeps in current/VERSION, too.")
 @cluster_options
 def get_cookie(bookie_id: str, raw: bool, uri: str, protocol: str, as_json: bool) -> None:
@@ -279,7 +280,7 @@ def _replace_cookie(client: BookKeeper, bookie_id: str, data: bytes, replace: bo
 
 
 @cookie.command("put")
-@click.argument("bookie_id", metavar="BOOKIE")
+@click.argument("bookie_id", metavar="BOOKIE", type=BOOKIE)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--replace", is_flag=True, help="In place of one that is of another cluster, or that nobody understands.")
 @cluster_options

@@ -12,6 +12,7 @@ import click
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
 
 from bk_core.cli.checkpoint_words import in_words, store_and_path, viewed, whole_store
+from bk_core.cli.given import STORE, STORE_PATH
 from bk_core.cli.output import cluster_options, connected, password_option, say_json
 from bk_core.cli.progress import progress_bar
 from bk_core.cli.statuses import terminated_in_order
@@ -43,7 +44,7 @@ def _is_terminal() -> bool:
 
 
 @click.command("export")
-@click.argument("name", metavar="NAME[/PATH]")
+@click.argument("name", metavar="NAME[/PATH]", type=STORE_PATH)
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @password_option
 @cluster_options
@@ -70,7 +71,7 @@ def copy_out(name: str, directory: Path, password: str, uri: str, protocol: str,
 
 
 @click.command("import")
-@click.argument("name")
+@click.argument("name", type=STORE)
 @click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--replace", is_flag=True, help="A checkpoint of this name may be there: its files go when the new ones are there.")
 @click.option("--yes", is_flag=True, help="With --replace: do not ask.")

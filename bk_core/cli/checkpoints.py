@@ -12,6 +12,7 @@ import click
 
 from bk_core.cli.checkpoint_copies import copy_in, copy_out
 from bk_core.cli.checkpoint_words import checkpoints_below, in_words, store_and_path, viewed, whole_store
+from bk_core.cli.given import STORE, STORE_PATH
 from bk_core.cli.output import cluster_options, connected, password_option, say_json, say_table
 from bk_core.cli.progress import with_progress
 from bk_core.cli.unread import ended_unread
@@ -47,7 +48,7 @@ checkpoint.add_command(copy_out)
 
 
 @checkpoint.command("ls")
-@click.argument("name", metavar="[NAME[/PATH]]", required=False)
+@click.argument("name", metavar="[NAME[/PATH]]", required=False, type=STORE_PATH)
 @click.argument("path", default="")
 @password_option
 @cluster_options
@@ -144,7 +145,7 @@ def _summary_row(summary: Mapping[str, Any]) -> list[object]:
 
 
 @checkpoint.command("show")
-@click.argument("name", metavar="NAME[/PATH]")
+@click.argument("name", metavar="NAME[/PATH]", type=STORE_PATH)
 @click.option("-n", "--batches", "count", type=click.IntRange(min=1), default=20, show_default=True, help="How many of the last batches.")
 @password_option
 @cluster_options
@@ -220,7 +221,7 @@ def _place_told(offset: LogOffset) -> str:
 
 
 @checkpoint.command("cat")
-@click.argument("name", metavar="NAME[/PATH]")
+@click.argument("name", metavar="NAME[/PATH]", type=STORE_PATH)
 @click.argument("path", default="")
 @password_option
 @cluster_options
@@ -245,7 +246,7 @@ def cat(name: str, path: str, password: str, uri: str, protocol: str, as_json: b
 
 
 @checkpoint.command("tail")
-@click.argument("name", metavar="NAME[/PATH]")
+@click.argument("name", metavar="NAME[/PATH]", type=STORE_PATH)
 @click.option("-f/-F", "--follow/--no-follow", default=True, help="Wait for more until Ctrl-C, which is the default; -F does not.")
 @click.option("-n", "--batches", "count", type=click.IntRange(min=0), default=10, show_default=True, help="How many of the last batches.")
 @password_option
@@ -316,7 +317,7 @@ def _say_batch(batch: Batch) -> None:
 
 
 @checkpoint.command("rm")
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, type=STORE)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--even-if-alive", is_flag=True, help=EVEN_IF_ALIVE)
 @password_option
@@ -373,7 +374,7 @@ def _say_left(name: str, report: Any) -> bool:
 
 
 @checkpoint.command("gc")
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, type=STORE)
 @click.option("--even-if-alive", is_flag=True, help=EVEN_IF_ALIVE)
 @password_option
 @cluster_options

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bk_core.arguments import check_reached
+from bk_core.cli.given import BOOKIE
 from bk_core.cli.output import access_options, check_range, check_raw, cluster_options, connected, say_found, say_json
 from bk_core.cli.progress import watched
 from bk_core.cli.unread import ended_unread
@@ -176,8 +177,8 @@ def tail_ledger(
 
 @click.command("diff")
 @click.argument("ledger_id", type=int)
-@click.argument("bookie")
-@click.argument("other")
+@click.argument("bookie", type=BOOKIE)
+@click.argument("other", type=BOOKIE)
 @click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="First entry id.")
 @click.option("--last", type=click.IntRange(min=0), help="Last entry id; without it, up to the last add confirmed.")
 @access_options

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bk_core.cli.given import LOG
 from bk_core.cli.output import cluster_options, connected, password_option, say_json
 from bk_core.cli.progress import with_progress
 from bk_core.cli.units import Duration, Size
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command("trim")
-@click.argument("name")
+@click.argument("name", type=LOG)
 @click.option("--before-seq", type=click.IntRange(min=0), help="Drop segments before this one.")
 @click.option("--older-than", "age_ms", type=Duration(), help="Drop segments committed longer ago, such as 7d.")
 @click.option("--keep-bytes", type=Size(), help="Keep this many of the newest bytes, such as 10GiB, and drop what is older.")
@@ -104,7 +105,7 @@ def _say_trim(name: str, gone: tuple[int, int, int], deleted: Iterable[int] | No
 
 
 @click.command("gc")
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, type=LOG)
 @click.option(
     "--min-age", "age_ms", type=Duration(), default="6h", show_default=True, help="Age from which a writer of unknown fate counts as gone."
 )

@@ -15,12 +15,13 @@ import click
 from rich.progress import TextColumn
 
 from bk_core.arguments import brief
+from bk_core.cli.given import LOG
 from bk_core.cli.log_rows import followed, read_rows, say_rows
 from bk_core.cli.output import check_raw, cluster_options, connected, password_option, say_json
 from bk_core.cli.progress import RateColumn, progress_bar
 from bk_core.cli.unread import ended_unread
 from bk_core.display.words import counted, preview, rounded_size
-from bk_core.errors import LogFormatError, NoSuchLogError, NoSuchLogRootError, OperationTimeoutError
+from bk_core.errors import InvalidArgumentError, LogFormatError, NoSuchLogError, NoSuchLogRootError, OperationTimeoutError
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
@@ -40,7 +41,7 @@ _LAST = 10  # rows or entries that tail shows
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", type=LOG)
 @click.option("--take-over", is_flag=True, help="Fence whoever writes the log now. One that is certainly gone is fenced without it.")
 @click.option("--take-over-queries", is_flag=True, help="Stop the queries of Spark that write the log.")
 @password_option
@@ -168,7 +169,7 @@ def _lines(source: BinaryIO) -> Iterator[list[bytes]]:
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", type=LOG)
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
 @click.option(
     "-n", "--lines", "count", type=click.IntRange(min=0), help="How many of the last rows or entries: 10, and with --from no bound."
@@ -248,11 +249,11 @@ def _position(view: LogView, text: str, client: BookKeeper, password: bytes) -> 
         raise click.BadParameter(f"{brief(text)} is neither SEQ, SEQ:ENTRY, first nor end", param_hint="--from")
     wanted, end = Position(int(seq), int(entry or 0)), last_entries(client, view, 0, password)
     if (wanted.seq, wanted.entry) > (end.seq, end.entry):
-        raise click.BadParameter(f"{text} lies beyond the end of the log, which is {end.seq}:{end.entry} now", param_hint="--from")
+        raise InvalidArgumentError(f"--from {text} lies beyond the end of the log, which is {end.seq}:{end.entry} now")
     if view.listed.trimmed_seq <= wanted.seq < view.next_seq:
         last = view.segment(wanted.seq).last_entry_id
         if last is not None and wanted.entry > last + 1:
-            raise click.BadParameter(f"{text} lies beyond the end of segment {wanted.seq}, whose last entry is {last}", param_hint="--from")
+            raise InvalidArgumentError(f"--from {text} lies beyond the end of segment {wanted.seq}, whose last entry is {last}")
     return wanted
 
 

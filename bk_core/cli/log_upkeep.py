@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING
 import click
 
 from bk_core.cli.checkpoint_words import PASSWORD_GIVEN_BY
+from bk_core.cli.given import LOG
 from bk_core.cli.output import cluster_options, connected, password_option, say_json, say_table
 from bk_core.cli.progress import with_progress
 from bk_core.cli.units import Duration
 from bk_core.display import logs as display
 from bk_core.display.ledgers import named_ledgers
 from bk_core.display.words import counted, when
-from bk_core.errors import MetadataFormatError, NoSuchLogError, WrongClusterError
+from bk_core.errors import LogError, MetadataFormatError, NoSuchLogError, WrongClusterError
 
 if TYPE_CHECKING:
     pass
 
 
 @click.command("check")
-@click.argument("name", required=False)
+@click.argument("name", required=False, type=LOG)
 @click.option("--all", "everything", is_flag=True, help="Every log of the cluster.")
 @password_option
 @cluster_options
@@ -72,7 +73,7 @@ def check(name: str | None, everything: bool, password: str, uri: str, protocol:
 
 
 @click.command("repair")
-@click.argument("name")
+@click.argument("name", type=LOG)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option(
     "--even-if-files", is_flag=True, help="Repair the log of a file store (a checkpoint), too, which shows older files then, or none."
@@ -109,7 +110,7 @@ def repair(name: str, yes: bool, even_if_files: bool, password: str, uri: str, p
 
 
 @click.command("release")
-@click.argument("name")
+@click.argument("name", type=LOG)
 @click.option("--even-if-alive", is_flag=True, help="Fence the writer although it is seen running on this host.")
 @password_option
 @cluster_options
@@ -131,7 +132,7 @@ def release(name: str, even_if_alive: bool, password: str, uri: str, protocol: s
 
 
 @click.command("marks")
-@click.argument("name")
+@click.argument("name", type=LOG)
 @click.option("--forget", "ids", multiple=True, metavar="ID", help="Drop the mark of a query or transaction that is gone; may be repeated.")
 @click.option("--forget-older-than", "age_ms", type=Duration(), help="Drop marks of what has not committed for so long, such as 30d.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -149,7 +150,7 @@ def marks(name: str, ids: tuple[str, ...], age_ms: int | None, yes: bool, uri: s
         if ids or age_ms is not None:
             unknown = sorted(set(ids) - set(committed))
             if unknown:
-                raise click.BadParameter(f"log {name} has no mark of {', '.join(unknown)}", param_hint="--forget")
+                raise LogError(f"log {name!r} has no mark of {', '.join(unknown)}", log=name)
             if not yes:
                 click.confirm(
                     "a query that is forgotten ends at its next batch, or may write its last one twice; forget?",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from bk_core.cli.given import LOG, of_usage
 from bk_core.cli.log_collecting import collect, trim
 from bk_core.cli.log_entries import append, tail
 from bk_core.cli.log_upkeep import check, marks, release, repair
@@ -69,7 +70,7 @@ def show_logs(uri: str, protocol: str, as_json: bool) -> None:
 
 
 @log.command("show")
-@click.argument("name")
+@click.argument("name", type=LOG)
 @click.option("--sizes", is_flag=True, help=f"Count the copies also of a log of more than {LEDGERS_MAX:,} ledgers.")
 @cluster_options
 def show_log(name: str, sizes: bool, uri: str, protocol: str, as_json: bool) -> None:
@@ -135,7 +136,7 @@ def _say_facts(name: str, shown: dict[str, Any]) -> None:
 
 
 @log.command("segments")
-@click.argument("name")
+@click.argument("name", type=LOG)
 @click.option("--first", type=click.IntRange(min=0), default=0, help="First segment; by default the first that is left.")
 @click.option("--last", type=click.IntRange(min=0), help="Last segment; by default the newest.")
 @cluster_options
@@ -202,7 +203,7 @@ def _option(name: str) -> str:
 
 
 @log.command("create")
-@click.argument("name")
+@click.argument("name", type=LOG)
 @click.option(
     "--entry-format",
     type=click.Choice(ENTRY_FORMATS),
@@ -237,7 +238,8 @@ def create(
         raise click.UsageError("a raw log has no columns: --schema is for --entry-format arrow")
     columns = "" if schema is None else schema_text(schema)
     wanted = unchecked_properties(entry_format=entry_format, schema=columns, **_given(properties))
-    wanted.check(_option)
+    with of_usage():
+        wanted.check(_option)
     with connected(uri, protocol) as client:
         create_log(client, name, wanted, exist_ok=exist_ok)
         view = read_log(client, name)
@@ -245,7 +247,7 @@ def create(
 
 
 @log.command("set")
-@click.argument("name")
+@click.argument("name", type=LOG)
 @_property_options
 @cluster_options
 def change(name: str, uri: str, protocol: str, as_json: bool, **properties: Any) -> None:
@@ -277,7 +279,7 @@ def _say_log(name: str, view: LogView, as_json: bool) -> None:
 
 
 @log.command("rm")
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, type=LOG)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @password_option
 @cluster_options
@@ -305,7 +307,7 @@ def remove(names: tuple[str, ...], yes: bool, password: str, uri: str, protocol:
 
 
 @log.command("adopt")
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, type=LOG)
 @click.option("--all", "everything", is_flag=True, help="Adopt every log whose list names the cluster of --from.")
 @click.option("--from", "from_cluster", metavar="CLUSTER", help="The cluster that the list names, if it names one.")
 @click.option("--unnamed", is_flag=True, help="Ledgers that are listed and carry no log's name are the log's too: they go when it goes.")
@@ -372,7 +374,7 @@ def _logs_of(client: BookKeeper, cluster: str) -> list[str]:
 
 
 @log.command("forget")
-@click.argument("name")
+@click.argument("name", type=LOG)
 @click.option("--cluster", required=True, help="The cluster that the list names, which is gone for good.")
 @cluster_options
 def forget(name: str, cluster: str, uri: str, protocol: str, as_json: bool) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import click
 
+from bk_core.cli.given import BOOKIE
 from bk_core.cli.output import access_options, bytes_per_second, cluster_options, connected, rate_option, say_found, say_json, say_table
 from bk_core.cli.progress import watched
 from bk_core.cli.units import Number
@@ -163,7 +164,9 @@ def _say_checks(reports: list[LedgerReport], only_bad: bool) -> None:
 @click.argument("ledger_id", type=int, required=False)
 @click.option("--all", "everything", is_flag=True, help="Every ledger, one after the other.")
 @click.option("--full", is_flag=True, help="Look at every entry of every replica, not only at the first and the last one.")
-@click.option("--lost", multiple=True, metavar="BOOKIE", help="Treat this bookie as lost although it is registered. May be repeated.")
+@click.option(
+    "--lost", multiple=True, metavar="BOOKIE", type=BOOKIE, help="Treat this bookie as lost although it is registered. May be repeated."
+)
 @click.option("--lock-wait", type=Number(min=0), default=30.0, show_default=True, help="Seconds to wait for another replicator.")
 @_tail_options
 @rate_option
@@ -259,7 +262,7 @@ def _say_repairs(reports: list[RepairReport]) -> None:
 
 
 @click.command("decommission")
-@click.argument("bookie_id")
+@click.argument("bookie_id", type=BOOKIE)
 @click.option("--wait", type=Number(min=0), default=0.0, show_default=True, help="Seconds to wait for writers to move on.")
 @click.option("--delete-cookie", is_flag=True, help="When nothing names the bookie any more and it is down, forget it for good.")
 @click.option("--yes", is_flag=True, help="With --delete-cookie: do not ask.")

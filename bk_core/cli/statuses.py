@@ -17,8 +17,11 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 STATUSES: Mapping[int, str] = MappingProxyType(
     {
         DONE: "done",
-        FAILED: "an error, of which standard error has one line; a check that found problems; a question that was not answered with yes",
-        USAGE: "a wrong command line; nothing was done",
+        FAILED: (
+            "an error, of which standard error has one line, such as a thing that the cluster does not have; a check that found problems; "
+            "a question that was not answered with yes"
+        ),
+        USAGE: "a wrong command line: words, names, numbers and sizes that cannot work in any cluster; nothing was done",
         INTERRUPTED: "Ctrl-C",
         UNREAD: "nobody reads the output any more, as in `bk log tail NAME | head -1`: what SIGPIPE makes of other programs",
         TERMINATED: "SIGTERM (`kill`), which ends `bk bench`, exports, imports and copies as Ctrl-C does: nothing half is left",

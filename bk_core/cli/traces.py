@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from bk_core.cli.given import LOG
 from bk_core.cli.output import cluster_options, connected, say_found, say_json, say_table
 from bk_core.display import traces as display
 from bk_core.display.table import Table
@@ -15,7 +16,7 @@ def trace() -> None:
 
 
 @trace.command("batch")
-@click.argument("log")
+@click.argument("log", type=LOG)
 @click.option("--query", metavar="ID", help="Id of the query, or its beginning; not needed where one query writes the log.")
 @click.option("--batch", type=click.IntRange(min=0), help="Number of the batch; the last one by default.")
 @cluster_options

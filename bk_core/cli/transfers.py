@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 from rich.progress import TextColumn
 
+from bk_core.cli.given import LOG
 from bk_core.cli.output import access_options, check_range, cluster_options, connected, digest_choice, password_option, say_json
 from bk_core.cli.progress import RateColumn, progress_bar, watched
 from bk_core.cli.statuses import terminated_in_order
@@ -185,7 +186,7 @@ _KIND = click.option(
 
 
 @click.command("export")
-@click.argument("name")
+@click.argument("name", type=LOG)
 @click.argument("file", type=_FILE)
 @_KIND
 @click.option("--compression", help="Compression of Parquet (zstd by default, snappy, gzip, none) or of Arrow IPC (zstd, lz4).")
@@ -210,7 +211,7 @@ def export_log(
 
 
 @click.command("import")
-@click.argument("name")
+@click.argument("name", type=LOG)
 @click.argument("file", type=_FILE)
 @_KIND
 @click.option("--create", is_flag=True, help="Make the log if there is none, with the default properties.")

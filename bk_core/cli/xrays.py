@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bk_core.arguments import check_reached
+from bk_core.cli.given import LOG
 from bk_core.cli.output import (
     access_options,
     bytes_per_second,
@@ -82,7 +83,7 @@ def xray(
 
 
 @click.command("verify")
-@click.argument("name")
+@click.argument("name", type=LOG)
 @rate_option
 @password_option
 @cluster_options

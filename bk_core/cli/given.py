@@ -1,0 +1,62 @@
+"""Names and numbers of a command line, looked at before anything is asked: what cannot be one is a wrong command line (status 2), and what
+the cluster has not is an error (status 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from bk_core.errors import InvalidArgumentError
+
+
+@contextmanager
+def of_usage(hint: str | None = None) -> Iterator[None]:
+    """Raise a value that can never work as a wrong command line. ``hint`` is the option that gives it."""
+    try:
+        yield
+    except InvalidArgumentError as error:
+        if hint is None:
+            raise click.UsageError(str(error.args[0])) from error
+        raise click.BadParameter(str(error.args[0]), param_hint=hint) from error
+
+
+class _Name(click.ParamType[str]):
+    """A name that ``check`` takes."""
+
+    def __init__(self, name: str, check: Callable[[str], object]) -> None:
+        self.name = name
+        self._check = check
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            self._check(str(value))
+        except InvalidArgumentError as error:
+            self.fail(str(error.args[0]), param, ctx)
+        return str(value)
+
+
+def _check_log(name: str) -> None:
+    from bk_core.client.log.list_store import log_path
+
+    log_path(name)
+
+
+def _check_store(name: str) -> None:
+    from bk_core.client.files.names import store_log
+
+    store_log(name)
+
+
+def _check_bookie(bookie_id: str) -> None:
+    from bk_core.metadata.service_info import check_bookie_id
+
+    check_bookie_id(bookie_id)
+
+
+LOG = _Name("log", _check_log)
+STORE = _Name("checkpoint", _check_store)
+STORE_PATH = _Name("checkpoint", lambda text: _check_store(text.partition("/")[0]))
+BOOKIE = _Name("bookie", _check_bookie)
