@@ -6,6 +6,7 @@ from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 
+from bk_core.client.doctor.clocks import WriterClocks
 from bk_core.client.doctor.findings import SHOWN_MAX, Finding, LedgerCounts
 from bk_core.display.words import counted, told_age
 from bk_core.errors import MetadataFormatError
@@ -13,9 +14,6 @@ from bk_core.metadata.store import Versioned
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata, LedgerState
 from bk_core.protocol.log.identity import LOG_KEY, Traces, is_orphan
-from bk_core.protocol.log.times import SKEW_MS
-
-DAY_MS = 86_400_000
 
 
 class Sample:
@@ -57,7 +55,7 @@ class LedgerScan:
         self._lacking: Counter[BookieId] = Counter()
         self._unreadable, self._lost, self._short, self._tails = Sample(), Sample(), Sample(), Sample()
         self._recovering, self._since = array("q"), array("q")
-        self._skews: dict[int, tuple[int, int]] = {}
+        self._clocks = WriterClocks()
 
     def feed(self, found: Iterable[tuple[int, Versioned | None]]) -> Iterator[int]:
         """Take ledgers with their metadata, and yield their ids as they are done."""
@@ -82,8 +80,7 @@ class LedgerScan:
         if metadata.state is LedgerState.IN_RECOVERY:
             self._recovering.append(ledger_id)
             self._since.append(stored.modified_ms or 0)
-        if metadata.ctime_ms is not None and stored.created_ms is not None:
-            self._compare_clocks(ledger_id, metadata.ctime_ms, stored.created_ms)
+        self._clocks.take(ledger_id, stored, metadata)
         if LOG_KEY in metadata.custom and self._log_root is not None and len(self.suspects) < self.SUSPECTS_MAX:
             name = metadata.custom[LOG_KEY].decode(errors="replace")
             if is_orphan(metadata.custom, self._log_root, Traces(log_id=self._log_ids.get(name))):
@@ -113,13 +110,6 @@ class LedgerScan:
             self._tails.add(ledger_id)
         if lost:
             self._lost.add(ledger_id)
-
-    def _compare_clocks(self, ledger_id: int, told_ms: int, created_ms: int) -> None:
-        """Keep the newest few whose writer's clock disagreed with the store's."""
-        if abs(told_ms - created_ms) > SKEW_MS:
-            self._skews[ledger_id] = (told_ms - created_ms, created_ms)
-            if len(self._skews) > SHOWN_MAX:
-                del self._skews[min(self._skews, key=lambda one: self._skews[one][1])]
 
     # --- results ---------------------------------------------------------------------------------------------------------
 
@@ -156,7 +146,7 @@ class LedgerScan:
             which = "{ledger}" if self._tails.count == 1 else "--all"
             yield _of("open-tail-lost", self._tails, what, advice, f"bk ledger repair {which} --recover-open")
         yield from self._stuck(now_ms)
-        yield from self._skewed()
+        yield from self._clocks.findings(self.newest_ms)
 
     def _stuck(self, now_ms: int) -> Iterator[Finding]:
         stuck, longest = Sample(), 0
@@ -168,15 +158,6 @@ class LedgerScan:
             what = f"{counted(stuck.count, 'ledger')} in recovery without any progress, the longest for {told_age(longest)}"
             advice = "whoever began is gone, or cannot decide for lack of bookies; recover it again when its bookies run"
             yield _of("recovery-stuck", stuck, what, advice, "bk ledger recover {ledger}")
-
-    def _skewed(self) -> Iterator[Finding]:
-        found = {one: ms for one, (ms, at_ms) in self._skews.items() if at_ms > self.newest_ms - DAY_MS}
-        if found:
-            worst = max(found.values(), key=abs)
-            side = "ahead of" if worst > 0 else "behind"
-            what = f"ledgers of the last day were made by hosts whose clock was up to {told_age(abs(worst))} {side} the metadata store's"
-            advice = "set the clocks right (NTP) on the hosts of writers; times that are shown of these ledgers are wrong"
-            yield Finding("clock-skew", what, advice, f"bk ledger show {min(found)}", ledgers=tuple(sorted(found)), count=len(found))
 
     def _gone_of(self) -> tuple[BookieId, ...]:
         return tuple(bookie for bookie, _ in self._lacking.most_common(SHOWN_MAX))

@@ -92,6 +92,15 @@ def process_of(value: Any, ledger_id: int = 0) -> Intent | None:
         return None
 
 
+def host_of(custom: Mapping[str, bytes]) -> str:
+    """Return the host that a ledger of a log names as its writer's; "" if it names none."""
+    stored = custom.get(WRITER)
+    try:
+        return "" if stored is None else str(json.loads(stored)["host"])
+    except (KeyError, TypeError, ValueError):
+        return ""
+
+
 def live_writers(client: LogClient, ledger_ids: Collection[int]) -> dict[int, LiveWriter]:
     """Return the verdict on the writer of each of these live ledgers (GRD-4). Raises what ``writer_of`` does."""
     return {ledger_id: _judged(_custom(client, ledger_id), ledger_id) for ledger_id in ledger_ids}
