@@ -12,6 +12,7 @@ from bk_core.client.operations import driven, must_not_block, wait_and_tell
 from bk_core.client.repair.report import OnProgress, Progress
 from bk_core.errors import InvalidArgumentError
 from bk_core.protocol.ledger.metadata import BookieId, LedgerAccess, LedgerMetadata
+from bk_core.protocol.ledger.plausible import check_plausible
 from bk_core.protocol.ledger.xray import BookieXray, EntryState, LedgerXray, ReplicaXray, Stretch, XrayResult
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ def xray_ledger(
     began = time.monotonic()
     session = client._session
     metadata = client._load(ledger_id)[0].with_access(access or LedgerAccess())
+    check_plausible(ledger_id, metadata, first, last)
     session.refresh_bookies()
     view = session.bookies()
     machine = LedgerXray(

@@ -39,6 +39,7 @@ from bk_core.errors import (
 from bk_core.metadata.store import Version
 from bk_core.metadata.underreplication import ReplicationLock
 from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata, LedgerState
+from bk_core.protocol.ledger.plausible import check_plausible
 from bk_core.protocol.ledger.replication import (
     DrainStep,
     EntryRanges,
@@ -200,6 +201,8 @@ class _Job:
     def check(self) -> LedgerReport:
         self._client.store.check_cluster()
         self._load()
+        if self._options.full:
+            check_plausible(self.ledger_id, self._metadata)
         fragments = tuple(self._check_many(eligible_fragments(self._metadata), full=self._options.full))
         tail = open_tail_without(self._metadata, self._registered)
         return LedgerReport(self.ledger_id, self._metadata, self._options.full, fragments, tail)
@@ -323,6 +326,7 @@ class _Job:
 
     def _repair_fragments(self) -> None:
         """Check all fragments first, several at once (RR-15); then repair those that need it, one after the other."""
+        check_plausible(self.ledger_id, self._metadata)
         only_lost = self._options.only_lost
         spans = eligible_fragments(self._metadata, with_empty=only_lost)
         reports = [None] * len(spans) if only_lost else self._check_many(spans, full=self._options.full, positions=self._present)
