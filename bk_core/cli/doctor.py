@@ -34,8 +34,13 @@ _LOUD = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 )
 @click.option("--timeout", type=Number(min=0, min_open=True), default=3.0, show_default=True, help="Seconds for each answer of a bookie.")
 @click.option("--clock", is_flag=True, help="Also see if this host's clock is ahead, by writing an empty node of the metadata store.")
+@click.option(
+    "--read-last",
+    is_flag=True,
+    help="Also read the first and last entry of each replica of all closed ledgers: they may be on no bookie. Minutes for 100,000.",
+)
 @cluster_options
-def doctor(stuck_ms: int, timeout: float, clock: bool, uri: str, protocol: str, as_json: bool) -> int:
+def doctor(stuck_ms: int, timeout: float, clock: bool, read_last: bool, uri: str, protocol: str, as_json: bool) -> int:
     """Find what is wrong with this cluster, and the command that helps. Exit status 1 for errors and warnings, not for notes.
 
     It looks at the cluster's nodes, cookies and registrations, asks each bookie, and reads the metadata of all ledgers and the lists of all
@@ -48,7 +53,7 @@ def doctor(stuck_ms: int, timeout: float, clock: bool, uri: str, protocol: str, 
     closed, unreadable), logs, tookMs, unchecked.
     """
     with connected(uri, protocol) as client, _watched() as on_step:
-        found = client.doctor(stuck_s=stuck_ms / 1000, timeout_s=timeout, clock=clock, on_step=on_step)
+        found = client.doctor(stuck_s=stuck_ms / 1000, timeout_s=timeout, clock=clock, read_last=read_last, on_step=on_step)
     if as_json:
         _say_json(found)
     else:

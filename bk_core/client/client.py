@@ -501,20 +501,22 @@ class BookKeeper(LooksInside, StaysHere):
         stuck_s: float = 600.0,
         timeout_s: float = 3.0,
         clock: bool = False,
+        read_last: bool = False,
         on_step: OnStep | None = None,
     ) -> Diagnosis:
         """Look at the whole cluster, and return what is wrong and the command that helps with each.
 
         Bookies are asked over connections of their own, ``timeout_s`` seconds at most for each answer; the metadata of all ledgers and the
         lists of all logs are read. Nothing is fenced or written. A recovery without progress for ``stuck_s`` seconds is stuck. ``clock``
-        also compares clocks by a write to an empty node, the only way to see that this host's is ahead. ``on_step`` is called now and then
-        with the step, how much of it is done, and of how much.
+        also compares clocks by a write to an empty node, the only way to see that this host's is ahead. ``read_last``
+        also reads the first and the last entry of each replica of all CLOSED ledgers, which finds those whose entries are on no bookie and
+        takes some milliseconds a ledger. ``on_step`` is called now and then with the step, how much of it is done, and of how much.
 
         Raises NoClusterError, and MetadataUnavailableError when the metadata store does not answer.
         """
         from bk_core.client.doctor.examine import DoctorOptions, examine
 
-        return examine(self, DoctorOptions(stuck_s, timeout_s, clock), on_step)
+        return examine(self, DoctorOptions(stuck_s, timeout_s, clock, read_last), on_step)
 
     # --- re-replication ------------------------------------------------------------------------------------------
 

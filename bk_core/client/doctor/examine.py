@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from bk_core.client.doctor.bookies import judge_bookies, judge_cluster, judge_count, states_of
 from bk_core.client.doctor.findings import Diagnosis, Finding, sorted_findings
+from bk_core.client.doctor.last_entries import judge_last_entries
 from bk_core.client.doctor.ledgers import LedgerScan
 from bk_core.client.doctor.logs import Lists, judge_logs, judge_orphans, read_lists
 from bk_core.client.doctor.probe import TIMEOUT_S, probe_bookies
@@ -34,11 +35,12 @@ class OnStep(Protocol):
 class DoctorOptions:
     """The options of a look at a cluster. ``stuck_s``: a recovery without progress for so many seconds is stuck. ``timeout_s``: the time
     that a bookie has for each answer. ``clock``: also learn the time of the metadata store by a write to an empty node, which is the only
-    way to see that this host's clock is ahead."""
+    way to see that this host's clock is ahead. ``read_last``: also read the last entry of every CLOSED ledger."""
 
     stuck_s: float = STUCK_S
     timeout_s: float = TIMEOUT_S
     clock: bool = False
+    read_last: bool = False
 
 
 def examine(client: BookKeeper, options: DoctorOptions, on_step: OnStep | None = None) -> Diagnosis:
@@ -74,6 +76,8 @@ class _Examination:
         self._found += judge_count(states, lists.ensemble_size)
         self._found += judge_logs(client, lists, scan.ids, now_ms, self._step("looking at logs"))
         self._found += judge_orphans(client, scan.suspects, more=len(scan.suspects) == scan.SUSPECTS_MAX)
+        if self._options.read_last:
+            self._found += judge_last_entries(client, scan.closed, self._step("reading last entries"))
         self._found += self._clock(scan.newest_ms)
         client.store.check_cluster()  # a store that was emptied meanwhile is no cluster with nothing wrong (OWN-2)
         found = sorted_findings(self._found)

@@ -34,6 +34,7 @@ CODES: Mapping[str, tuple[Severity, str]] = MappingProxyType(
         "versions-mixed": (NOTE, "bookies differ in what they can do, as they do in the middle of an upgrade"),
         "ledger-unreadable": (ERROR, "the metadata of a ledger cannot be understood, which stops Apache's auditor for all ledgers"),
         "no-live-copy": (ERROR, "no bookie that runs has a copy of some entries: they cannot be read now"),
+        "last-entry-lost": (ERROR, "no bookie has the last entry of a ledger, although all that should have it answer"),
         "under-replicated": (WARNING, "ledgers have copies on bookies that are down"),
         "open-tail-lost": (WARNING, "ledgers that are not closed are written to bookies that are down"),
         "recovery-stuck": (WARNING, "ledgers have been in recovery for long: who began it has not finished"),

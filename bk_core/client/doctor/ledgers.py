@@ -46,6 +46,7 @@ class LedgerScan:
         self._log_root, self._log_ids = log_root, log_ids
         self._stuck_ms = stuck_ms
         self.ids = array("q")
+        self.closed = array("q")  # with entries, on bookies that answer
         self.suspects: list[int] = []
         self.newest_ms = 0
         self._states: Counter[str] = Counter()
@@ -77,6 +78,8 @@ class LedgerScan:
         self._ledgers.update(named)
         if not named <= self._alive:
             self._judge_copies(ledger_id, metadata)
+        elif metadata.state is LedgerState.CLOSED and metadata.last_entry_id >= 0:
+            self.closed.append(ledger_id)
         if metadata.state is LedgerState.IN_RECOVERY:
             self._recovering.append(ledger_id)
             self._since.append(stored.modified_ms or 0)

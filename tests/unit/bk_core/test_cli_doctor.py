@@ -258,6 +258,21 @@ def test_marks_and_auto_recovery(bk: Bk, client: bk_core.BookKeeper) -> None:
     assert found(bk) == []
 
 
+def test_a_ledger_whose_entries_are_on_no_bookie_is_found_by_reading(bk: Bk, client: bk_core.BookKeeper) -> None:
+    """A closed ledger whose metadata is there; the doctor reads no entry unless it is told to."""
+    ledger_id = healthy(client)
+    listed = next(iter(client.log("events").segments())).ledger_id
+    highest = max(client.list_ledgers())
+    assert codes(bk, "--read-last") == []
+    for other, of in ((highest + 10, ledger_id), (highest + 11, listed)):
+        client.store.create_ledger(other, client.store.read_ledger(of).data)
+    assert codes(bk) == []
+    lost, _ = bk.json("doctor", "--read-last", group="cluster", status=1)
+    assert (lost["code"], lost["severity"], lost["count"]) == ("last-entry-lost", "error", 2)
+    assert lost["ledgers"] == [highest + 10, highest + 11] and "bk log repair NAME" in lost["advice"]
+    bk(*lost["command"].split()[2:], group="ledger", status=1)
+
+
 def test_too_few_bookies_for_a_log(bk: Bk, client: bk_core.BookKeeper) -> None:
     client.create_log("wide", entry_format="raw", ensemble_size=4, write_quorum_size=2, ack_quorum_size=2)
     (few,) = found(bk)
