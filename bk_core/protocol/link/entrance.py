@@ -150,13 +150,25 @@ class Entrance:
     def _auth(self, response: AuthResponse) -> list[Step]:
         plugin = "" if self._exchange is None else self._exchange.plugin
         if response.status is not S.OK:
-            return self._away(f"has another authentication provider than {plugin!r}, or does not take it ({response.status.name.lower()})")
+            return self._refused_token(plugin, response.status.name.lower())
         if response.plugin == AUTH_DISABLED:
             return self._away(f"authenticates nobody, and this client is to authenticate ({plugin!r})")
         if response.plugin != plugin:
             return self._away(f"answers by provider {response.plugin!r}, and this client asked for {plugin!r}")
         self._tokens += 1
         return self._token(response.payload)
+
+    def _refused_token(self, plugin: str, status: str) -> list[Step]:
+        """Tell a bookie that refuses to begin from one that did not like what came then. Apache's says nothing in its place."""
+        if self._tokens:
+            return self._refused_secret()
+        clear = "" if self._tls else ", perhaps because this client comes without TLS"
+        return self._away(f"has another authentication provider than {plugin!r}, or does not take it ({status}){clear}")
+
+    def _refused_secret(self) -> list[Step]:
+        exchange = self._exchange
+        why = exchange.refused(self._tokens) if isinstance(exchange, ExplainedExchange) else "the user or the secret is wrong there"
+        return self._away(f"does not take this client ({exchange}): {why}")
 
     def _ask_why(self) -> list[Step]:
         """Find out which provider a bookie has that refuses a client without an exchange."""
@@ -178,8 +190,7 @@ class Entrance:
             return self._away(text, BookieRoleError)
         if exchange is None:
             return self._away("admits by the role in a certificate, and this client comes without TLS", BookieRoleError)
-        why = exchange.refused(self._tokens) if isinstance(exchange, ExplainedExchange) else "the user or the secret is wrong there"
-        return self._away(f"does not take this client ({exchange}): {why}")
+        return self._refused_secret()
 
     def _look(self) -> Say:
         self._asked = self._next()

@@ -138,13 +138,24 @@ def test_an_exchange_goes_on_until_both_are_content(tls: bool) -> None:
     assert said(machine, m.BookieInfoResponse(n + 4, Status.OK)) == [Admitted()]
 
 
-def test_a_bookie_that_says_nothing_of_a_wrong_secret_is_found_out_at_once() -> None:
-    """The request behind the token is refused, and no answer to the token came before it."""
+@pytest.mark.parametrize("answer", [m.BookieInfoResponse(4, Status.UNAUTHORIZED), m.AuthResponse(3, Status.UNAUTHORIZED)])
+def test_a_wrong_secret_is_told_apart_from_another_provider_at_once(answer: m.Response) -> None:
+    """Apache's bookie says nothing of it, and the request behind the token is refused; ours refuses the token."""
     machine = Entrance("b", tls=False, exchange=Rounds([b"one", b"two", None]))
     machine.begin()
     said(machine, m.AuthResponse(1, Status.OK, "mine", b"c"))
-    error = refusal(said(machine, m.BookieInfoResponse(4, Status.UNAUTHORIZED)))
-    assert type(error) is BookieAuthError and "does not take this client" in str(error)
+    error = refusal(said(machine, answer))
+    assert type(error) is BookieAuthError and "does not take this client" in str(error) and "the secret is wrong there" in str(error)
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_client_that_is_refused_in_clear_is_told_that_it_comes_without_tls(tls: bool) -> None:
+    machine = Entrance("b", tls=tls, exchange=Rounds([b"one"]))
+    machine.begin()
+    if tls:
+        said(machine, m.StartTlsResponse(1, Status.OK)), machine.secured()
+    error = refusal(said(machine, m.AuthResponse(1 + tls, Status.UNAUTHORIZED)))
+    assert ("perhaps because this client comes without TLS" in str(error)) is not tls
 
 
 @dataclass

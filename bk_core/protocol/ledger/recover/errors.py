@@ -27,7 +27,9 @@ def undecided(ledger_id: int, why: str, inquiry: Inquiry, digest_note: str = "",
 
 
 def key_refused(ledger_id: int, bookie: BookieId) -> UnauthorizedError:
-    return UnauthorizedError(f"bookie {bookie} refused the password of ledger {ledger_id}", ledger=ledger_id, bookie=bookie)
+    return UnauthorizedError(
+        f"bookie {bookie} refused the password of ledger {ledger_id}, or a client without `security`", ledger=ledger_id, bookie=bookie
+    )
 
 
 def store_error(ledger_id: int, error: Exception | None) -> BkError:

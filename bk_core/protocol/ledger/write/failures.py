@@ -40,7 +40,7 @@ class FailingWriter(GuaranteeingWriter):
     def _unauthorized(self, bookie: BookieId, first: int, count: int) -> list[Effect]:
         if first + count - 1 <= self.acknowledged_head:
             return [Log("warning", f"ledger {self.ledger_id}: bookie {bookie} refused the key for entry {first}, already committed")]
-        message = f"bookie {bookie} refused the password of ledger {self.ledger_id} (entry {first})"
+        message = f"bookie {bookie} refused the password of ledger {self.ledger_id} (entry {first}), or a client without `security`"
         return self._fatal(UnauthorizedError(message, ledger=self.ledger_id, entry=first, bookie=bookie))
 
     def _may_resend_busy(self, position: int) -> bool:
