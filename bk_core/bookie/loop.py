@@ -200,7 +200,8 @@ class BookieServer(Peers):
 
     def _serve(self, connection: Connection, mask: int) -> None:
         if connection.shaking:
-            return self._shake(connection)
+            self._shake(connection)
+            return None if connection.shaking else self._pump(connection)
         if mask & selectors.EVENT_WRITE and connection.open:
             self._flush(connection)
         if mask & selectors.EVENT_READ and connection.open and connection not in self._blocked and connection not in self._listing:
@@ -241,7 +242,7 @@ class BookieServer(Peers):
 
     def _pump(self, connection: Connection) -> None:
         """Serve requests in the order they came, as long as there is room for answers and changes."""
-        while connection.inbox and connection.open:
+        while connection.inbox and connection.open and not connection.shaking:
             if not self._has_room(connection):
                 self._blocked.add(connection)
                 return self._choose_events(connection)

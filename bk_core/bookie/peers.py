@@ -12,11 +12,11 @@ from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
-from bk_core.bookie.connection import Connection, Tag
+from bk_core.bookie.connection import GATE_FRAME_BYTES_MAX, Connection, Tag
 from bk_core.bookie.counting import Traffic
 from bk_core.bookie.disk import JudgedDisk
 from bk_core.bookie.door import Door
-from bk_core.errors import InvalidArgumentError
+from bk_core.errors import InvalidArgumentError, RemoteProtocolError
 from bk_core.metrics.bookie import ServerCounts
 from bk_core.net.tls_socket import TlsSocket
 from bk_core.protocol.bookie.admission import ConnectionLimits, Quiet, overdue, to_make_room
@@ -28,6 +28,8 @@ from bk_core.protocol.wire.connection import ReplyTo
 log = logging.getLogger("bk_core.bookie")
 
 SEND_BUFFERS_MAX = 256  # below IOV_MAX
+FRAME_HEAD_BYTES = 4
+TLS_HANDSHAKE = 0x16  # the first byte of TLS, and never of a frame, whose length would be that of hundreds of megabytes
 TO_START_TLS = ReplyTo("v3", VERSION)  # which is asked over no other protocol
 ACCEPT_PAUSE_S = 1.0  # after the process or the machine ran out of descriptors
 TELL_AGAIN_S = 60.0  # the same trouble with new connections is logged once in this time
@@ -158,20 +160,62 @@ class Peers(JudgedDisk):
     # --- TLS ------------------------------------------------------------------------------------------------------
 
     def _begin_tls(self, connection: Connection) -> None:
-        """Go on by TLS. Nothing of it may have come already, and the answer to the request must be on its way."""
-        assert self._door is not None and isinstance(connection.sock, socket.socket)
+        """Go on by TLS, whose first byte is awaited. The answer to the request must be on its way."""
         self._flush(connection)
-        if connection.inbox or connection.known or connection.outbox:
+        if connection.outbox:
+            return self._drop(connection, "it takes no answer to its START_TLS")
+        connection.shaking = True
+        self._await_hello(connection, b"")
+
+    def _await_hello(self, connection: Connection, came: bytes) -> None:
+        """Take what comes in clear behind START_TLS. Java's client sends its first token there, which says nothing; it is answered inside
+        of TLS (wire-protocol.md 10.4). Anything else ends the connection."""
+        assert connection.gate is not None
+        came = bytes(connection.partial[: connection.known]) + came
+        connection.partial, connection.known = bytearray(), 0
+        while came and came[0] != TLS_HANDSHAKE:
+            size = FRAME_HEAD_BYTES + int.from_bytes(came[:FRAME_HEAD_BYTES], "big")
+            if len(came) < FRAME_HEAD_BYTES or FRAME_HEAD_BYTES <= len(came) < size <= GATE_FRAME_BYTES_MAX:
+                connection.partial, connection.known = bytearray(came), len(came)
+                break
+            try:
+                units, consumed = connection.protocol.units(came, min(size, len(came)))
+            except RemoteProtocolError as error:
+                return self._drop(connection, f"malformed input behind its START_TLS: {error}")
+            connection.inbox.extend(units)
+            came = came[consumed:]
+        if not connection.gate.may_wait([unit for unit, _ in connection.inbox]):
             return self._drop(connection, "there is more behind its START_TLS")
+        if came and came[0] == TLS_HANDSHAKE:
+            self._wrap(connection, came)
+        self._choose_events(connection)
+
+    def _wrap(self, connection: Connection, came: bytes) -> None:
+        assert self._door is not None and isinstance(connection.sock, socket.socket)
         try:
             context = self._door.context()
         except InvalidArgumentError as error:
             return self._drop(connection, str(error.args[0]))
-        connection.sock = TlsSocket(connection.sock, context, None, lambda: self._more.add(connection), server=True)
-        connection.shaking = True
+        connection.sock = TlsSocket(connection.sock, context, None, lambda: self._more.add(connection), server=True, came=came)
+        self._shake(connection)
+
+    def _receive_hello(self, connection: Connection) -> None:
+        assert isinstance(connection.sock, socket.socket)
+        try:
+            came = connection.sock.recv(GATE_FRAME_BYTES_MAX)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            return self._drop(connection, f"receiving failed: {error}")
+        if not came:
+            return self._drop(connection, None)
+        connection.received_at = time.monotonic()
+        self._await_hello(connection, came)
 
     def _shake(self, connection: Connection) -> None:
-        assert connection.gate is not None and isinstance(connection.sock, TlsSocket)
+        if not isinstance(connection.sock, TlsSocket):
+            return self._receive_hello(connection)
+        assert connection.gate is not None
         try:
             done = connection.sock.shake()
         except OSError as error:

@@ -30,12 +30,15 @@ class TlsSocket:
         again: Callable[[], None],
         *,
         server: bool = False,
+        came: bytes = b"",
     ) -> None:
         """``again`` is called when not all was taken, because what is left may be decrypted already, and no selector knows of that.
-        ``host`` is the one that the certificate must be for. Raises ValueError for one that can be in no certificate."""
+        ``host`` is the one that the certificate must be for. ``came`` is what was read from ``plain`` already. Raises ValueError for a host
+        that can be in no certificate."""
         self._plain = plain
         self._again = again
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._incoming.write(came)
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server, server_hostname=host)
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._encrypted = memoryview(b"")  # not sent yet

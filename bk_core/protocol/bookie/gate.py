@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from bk_core.protocol.bookie.answers import failure
 from bk_core.protocol.bookie.digest_md5 import DigestMd5Server
+from bk_core.protocol.bookie.listing import EntryListing
 from bk_core.protocol.bookie.roles import role_of
 from bk_core.protocol.bookie.runs import AddsAnswer, RequestedAdds, RequestedReads
 from bk_core.protocol.bookie.stream import Answer, Unit
@@ -54,6 +55,11 @@ class Gate:
         if self._roles and role_of(unit) not in self._roles:
             return GateAnswer(StartTlsResponse(self._asked_tls, Status.IO_ERROR))
         return GateAnswer(None, Then.SERVE if self._users is None else Then.GO_ON)
+
+    def may_wait(self, units: Sequence[Unit | EntryListing]) -> bool:
+        """Return True if requests that came in clear behind START_TLS may be answered inside of TLS: at most one token that is empty, and
+        so is nobody's secret and changes nothing, whoever has put it there."""
+        return not units or (len(units) == 1 and isinstance(units[0], AuthRequest) and not units[0].payload)
 
     def asked(self, unit: Unit, *, is_v2: bool) -> GateAnswer:
         """Answer a request of a connection that is not served yet."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -220,6 +221,54 @@ def test_requests_behind_start_tls_end_the_connection(world: World, tmp_path: Pa
     with bookies(world, tmp_path, "tls", 1) as (_, (bookie,)):
         said = raw(bookie, codec_v3.encode_request(m.StartTlsRequest(1)), codec_v3.encode_request(m.ReadRequest(2, 7, 0)))
         assert [codec_v3.decode_response(one) for one in said] == [m.StartTlsResponse(1, Status.OK)]
+
+
+TOKEN = m.AuthRequest(2, "sasl", b"")
+
+
+@pytest.mark.parametrize("kind", ["tls, sasl", "tls"])
+@pytest.mark.parametrize("cut", [None, 0, 3, 20, -1])
+def test_the_first_token_of_java_may_come_in_clear_behind_start_tls(world: World, tmp_path: Path, kind: str, cut: int | None) -> None:
+    """wire-protocol.md 10.4: with the request, after its answer, or in pieces; the answer to it comes inside of TLS. A bookie that asks
+    nobody who he is says that."""
+    start, token = (codec_v2.frame(codec_v3.encode_request(one)) for one in (m.StartTlsRequest(1), TOKEN))
+    with bookies(world, tmp_path, kind, 1) as (_, (bookie,)):
+        with socket.create_connection((bookie.host, bookie.port), 30) as plain:
+            plain.sendall(start + (token if cut is None else token[:cut]))
+            with plain.makefile("rb", 0) as file:
+                answer = codec_v3.decode_response(file.read(int.from_bytes(file.read(4), "big")))
+            assert answer == m.StartTlsResponse(1, Status.OK)
+            plain.sendall(b"" if cut is None else token[cut:])
+            with ssl.create_default_context(cafile=world.ca.certificate).wrap_socket(plain, server_hostname="127.0.0.1") as peer:
+                with peer.makefile("rb") as file:
+                    said = codec_v3.decode_response(file.read(int.from_bytes(file.read(4), "big")))
+    assert isinstance(said, m.AuthResponse) and said.request_id == 2 and said.status is Status.OK
+    assert said.plugin == ("sasl" if "sasl" in kind else "AuthDisabledPlugin") and (b"nonce=" in said.payload) is ("sasl" in kind)
+
+
+@pytest.mark.parametrize(
+    "behind", [[TOKEN, TOKEN], [m.AuthRequest(2, "sasl", b"proof")], [TOKEN, m.ReadRequest(3, 7, 0)]], ids=["two", "a proof", "a read"]
+)
+def test_no_more_than_a_first_token_may_come_behind_start_tls(world: World, tmp_path: Path, behind: list[m.Request]) -> None:
+    with bookies(world, tmp_path, "tls, sasl", 1) as (_, (bookie,)):
+        said = raw(bookie, *(codec_v3.encode_request(one) for one in (m.StartTlsRequest(1), *behind)))
+        assert [codec_v3.decode_response(one) for one in said] == [m.StartTlsResponse(1, Status.OK)]
+        assert serves(bookie)
+        with socket.create_connection((bookie.host, bookie.port), 30) as plain:  # and none of them late
+            plain.sendall(codec_v2.frame(codec_v3.encode_request(m.StartTlsRequest(1))))
+            with plain.makefile("rb", 0) as file:
+                assert file.read(int.from_bytes(file.read(4), "big"))
+                plain.sendall(b"".join(codec_v2.frame(codec_v3.encode_request(one)) for one in behind))
+                with suppress(ConnectionError):
+                    assert file.read(1) == b""
+        with socket.create_connection((bookie.host, bookie.port), 30) as plain:  # nor a frame without an end
+            plain.sendall(codec_v2.frame(codec_v3.encode_request(m.StartTlsRequest(1))) + (GATE_FRAME_BYTES_MAX + 1).to_bytes(4, "big"))
+            with plain.makefile("rb", 0) as file, suppress(ConnectionError):
+                assert len(file.read(1 << 20)) < 64 and file.read(1) == b""
+
+
+def serves(bookie: EmbeddedBookie) -> bool:
+    return bool(raw(bookie, codec_v3.encode_request(m.BookieInfoRequest(1))))
 
 
 def test_bookies_ask_each_other_by_the_same_door(world: World, tmp_path: Path) -> None:
