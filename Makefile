@@ -230,13 +230,15 @@ checkpoint-secret: setup
 spark-suites: setup
 	@$(ENV) BK_SUITES=all $(BIN)/pytest -q tests/conformance/hadoop
 
-## TLS, roles and passwords of Apache's bookies, each release of BookKeeper. RELEASES="4.18.0 4.14.7"
-# KERBEROS=1 with Kerberos, which needs what `make kerberos` needs.
+## each security at each kind of bookies, Java beside us (tests/secured_matrix). RELEASES="4.18.0 embedded"
+# KERBEROS=1 with Kerberos, which needs what `make kerberos` needs; ONLY='regular expression' of rows
 secure-matrix: setup $(if $(KERBEROS),$(STAMPS)/kerberos)
-	@$(ENV) export PYTHONPATH="$$PWD/.cache/kerberos"; for release in $(or $(RELEASES),4.18.0 4.17.3 4.16.6 4.14.7); do \
-	  $(SAY) "Apache BookKeeper $$release"; BK_TEST_APACHE_VERSION=$$release $(BIN)/pytest -q tests/integration/test_secured_bookies.py \
-	    tests/integration/test_bookie_sasl.py tests/integration/test_bookie_roles.py \
-	    $(if $(KERBEROS),tests/integration/kerberos_bookies.py) || exit 1; done
+	@$(ENV) export PYTHONPATH="$$PWD/.cache/kerberos"; for release in $(or $(RELEASES),4.18.0 4.17.3 4.16.6 4.14.7 embedded); do \
+	  $(SAY) "bookies: $$release"; [ $$release = embedded ] || BK_TEST_APACHE_VERSION=$$release $(BIN)/pytest -q \
+	    tests/integration/test_secured_bookies.py tests/integration/test_bookie_sasl.py tests/integration/test_bookie_roles.py \
+	    $(if $(KERBEROS),tests/integration/kerberos_bookies.py) || exit 1; \
+	  $(BIN)/python -m tests.secured_matrix --releases $$release $(if $(ONLY),--only '$(ONLY)') --json .cache/secured-matrix.json || exit 1; done; \
+	$(BIN)/python -m tests.secured_matrix --show .cache/secured-matrix.json
 
 # The package gssapi comes as source alone, and is compiled against the library of Kerberos. So neither `make setup` nor the gate has it.
 $(STAMPS)/kerberos: requirements-kerberos.txt | $(STAMPS)/packages

@@ -108,13 +108,17 @@ def bookies(release: str = apache.DEFAULT_VERSION) -> ApacheSettings:
 
 
 def apache_cluster(
-    count: int, directory: Path, release: str = apache.DEFAULT_VERSION, settings: ApacheSettings | None = None
+    count: int,
+    directory: Path,
+    release: str = apache.DEFAULT_VERSION,
+    settings: ApacheSettings | None = None,
+    zookeeper: str | None = None,
 ) -> LocalCluster:
     """Start a cluster of Apache's bookies, with the settings of ``bookies``. Its metadata is made by the product's store; what Apache's own
     makes of it is the subject of ``test_cluster_init.py``."""
-    return _started(count, directory, release, settings or bookies(release))
+    return _started(count, directory, release, settings or bookies(release), zookeeper)
 
 
-def _started(count: int, directory: Path, release: str, settings: ApacheSettings) -> LocalCluster:
+def _started(count: int, directory: Path, release: str, settings: ApacheSettings, zookeeper: str | None = None) -> LocalCluster:
     with mock.patch.object(LocalCluster, "_initialize", lambda cluster: cluster._store.initialize_cluster()):
-        return bk_core.local_cluster(count, directory, apache=release, apache_settings=settings)
+        return bk_core.local_cluster(count, directory, apache=release, zookeeper=zookeeper, apache_settings=settings)

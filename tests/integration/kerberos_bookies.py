@@ -26,14 +26,13 @@ from bk_core.errors import BookieAuthError, BookieKerberosError
 from tests.integration.conftest import APACHE_VERSION, JavaClient
 from tests.integration.kdc import ANN, REALM, SERVICE, Kdc, jaas, missing_programs
 from tests.integration.patience import PATIENT
-from tests.integration.secured_bookies import BOOKIE_USERS, HERE, sasl_settings, secured_cluster, tls_lines
+from tests.integration.secured_bookies import BOOKIE_USERS, HERE, JAVA_SASL, SASL_BOOKIE, sasl_settings, secured_cluster, tls_lines
 from tests.integration.secured_zookeeper import Authority
 from tests.integration.test_secured_bookies import ONE, THREE, refused
 
 pytestmark = pytest.mark.apache
 BOB = f"bob@{REALM}"
 """A principal that the bookies' saslJaasClientAllowedIds do not let in."""
-PROVIDER = {"bookieAuthProviderFactoryClass": "org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory"}
 KEYTAB_HEAD = 2
 """The bytes of a keytab before its keys."""
 PAYLOADS = [b"x" * 1000] * 50 + [b"y" * 1_000_000]
@@ -72,7 +71,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         patch.setenv("KRB5_CONFIG", str(kdc.profile))
         patch.setenv("KRB5CCNAME", f"FILE:{directory / 'no-tickets'}")
         java = (jaas(directory / "jaas.conf", Bookie=(SERVICE, server)), f"-Djava.security.krb5.conf={kdc.profile}")
-        lines: Any = {**tls_lines(ca, ca.signed("b", HERE)), **PROVIDER}
+        lines: Any = {**tls_lines(ca, ca.signed("b", HERE)), **SASL_BOOKIE}
         passwords, digest_java = sasl_settings(directory / "digest-jaas")
         with (
             secured_cluster(directory / "cluster", lines, java, version=APACHE_VERSION) as cluster,
@@ -315,8 +314,7 @@ def test_a_client_goes_on_once_it_has_a_ticket(world: World) -> None:
 @pytest.mark.parametrize("protocol", ["v2", "v3"])
 def test_java_and_we_read_each_other(world: World, java_client: JavaClient, tmp_path: Path, protocol: str) -> None:
     options = (jaas(tmp_path / "jaas.conf", BookKeeper=(ANN, world.keytab)), f"-Djava.security.krb5.conf={world.kdc.profile}")
-    lines = {"clientAuthProviderFactoryClass": "org.apache.bookkeeper.sasl.SASLClientProviderFactory"}
-    java = replace(java_client, lines=lines, java=options)
+    java = replace(java_client, lines=JAVA_SASL, java=options)
     with bk_core.connect(world.cluster.uri, security=Security(auth=world.ann), limits=PATIENT) as client:
         left = java.write(world.cluster, PAYLOADS, protocol=protocol, crash=True)
         with client.recover_ledger(left.ledger_id) as recovered:

@@ -13,6 +13,7 @@ import bk_core
 from bk_core.bookie.certificates import USER
 from bk_core.bookie.local_cluster import LocalCluster, local_cluster
 from tests.integration.conftest import JavaClient, JavaClientError
+from tests.integration.secured_bookies import JAVA_SASL, java_password, java_tls_lines
 
 pytestmark = pytest.mark.apache
 PAYLOADS = [b"x" * 1000] * 50 + [b"y" * 1_000_000]
@@ -26,23 +27,10 @@ def secured(directory: Path, java: JavaClient, *, tls: bool = False, sasl: bool 
         lines: dict[str, str] = {}
         options: tuple[str, ...] = ()
         if tls:
-            lines = {
-                "tlsProvider": "JDK",
-                "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",
-                "tlsClientAuthentication": "true",
-                "clientKeyStoreType": "PEM",
-                "clientKeyStore": str(place / "client.key"),
-                "tlsCertificatePath": str(place / "client.pem"),
-                "clientTrustStoreType": "PEM",
-                "clientTrustStore": str(place / "ca.pem"),
-            }
+            lines = java_tls_lines(str(place / "ca.pem"), (str(place / "client.pem"), str(place / "client.key")))
         if sasl:
-            lines["clientAuthProviderFactoryClass"] = "org.apache.bookkeeper.sasl.SASLClientProviderFactory"
-            password = (place / "password").read_text().strip()
-            jaas = directory / "jaas.conf"
-            module = f'org.apache.zookeeper.server.auth.DigestLoginModule required username="{USER}" password="{password}"'
-            jaas.write_text(f"BookKeeper {{\n  {module};\n}};\n")
-            options = (f"-Djava.security.auth.login.config={jaas}",)
+            lines |= JAVA_SASL
+            options = (java_password(directory / "jaas.conf", USER, (place / "password").read_text().strip()),)
         yield cluster, replace(java, lines=lines, java=options)
 
 

@@ -14,11 +14,13 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 
 from bk_core.bookie import apache
+from bk_core.bookie.local_cluster import LocalCluster
 from bk_core.client import BookKeeper
 from bk_core.errors import BkError, BookieUnavailableError
 from tests.soak.cluster import SoakCluster
@@ -63,10 +65,20 @@ def compile_duel(version: str) -> Path:
 class JavaProcess:
     """The JVM. ``ask`` sends a command; its answers go to a callback, the last one ends the future."""
 
-    def __init__(self, cluster: SoakCluster, version: str, protocol: str) -> None:
+    def __init__(
+        self,
+        cluster: SoakCluster | LocalCluster,
+        version: str,
+        protocol: str,
+        *,
+        lines: Mapping[str, str] = MappingProxyType({}),
+        java: Sequence[str] = (),
+    ) -> None:
+        """``lines`` are those of the client's configuration, ``java`` further options of its JVM."""
         libraries = apache.resolve(version)
-        uri = cluster.uri.replace("zk://", "zk+hierarchical://", 1)
-        command = apache.java_command(libraries, _JAVA, "Duel", [uri, protocol, PASSWORD.decode()])
+        uri = cluster.uri.partition("?")[0].replace("zk://", "zk+hierarchical://", 1)
+        arguments = [uri, protocol, PASSWORD.decode(), *(f"{name}={value}" for name, value in lines.items())]
+        command = apache.java_command(libraries, _JAVA, "Duel", arguments, options=java)
         command[2] += f"{os.pathsep}{compile_duel(version)}"
         self._log = cluster.directory / "java.log"
         with self._log.open("ab") as log:

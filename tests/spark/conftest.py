@@ -37,6 +37,7 @@ def start_spark(master: str) -> SparkSession:
         SparkSession.builder.master(master)
         .appName("tests")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")

@@ -23,7 +23,7 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
  * same time; answers on standard output, each with the tag of its command. Ends at the end of its input.
  *
  * <pre>
- *   Duel URI v2|v3 PASSWORD
+ *   Duel URI v2|v3 PASSWORD [NAME=VALUE ...]                   the last are lines of the client's configuration
  *
  *   TAG create E W A          TAG created LEDGER
  *   TAG write LEDGER COUNT    TAG ack ENTRY | TAG nack ENTRY CODE   for each entry as it is answered, then TAG wrote
@@ -64,6 +64,10 @@ public final class Duel {
         ClientConfiguration configuration = new ClientConfiguration();
         configuration.setMetadataServiceUri(arguments[0]);
         configuration.setUseV2WireProtocol("v2".equals(arguments[1]));
+        for (String line : Arrays.asList(arguments).subList(3, arguments.length)) {
+            int equals = line.indexOf('=');
+            configuration.setProperty(line.substring(0, equals), line.substring(equals + 1));
+        }
         Duel duel = new Duel(new BookKeeper(configuration), arguments[2].getBytes(StandardCharsets.UTF_8));
         ExecutorService workers = Executors.newCachedThreadPool();
         BufferedReader input = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII));

@@ -1,0 +1,50 @@
+"""``python -m tests.secured_matrix``: all rows, a table, exit status 1 if a cell failed. See README.md."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import logging
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.secured_matrix.play import play_all
+from tests.secured_matrix.table import BOOKIES, is_good, loaded, rows_of, saved, summary, table
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.secured_matrix")
+    parser.add_argument("--releases", nargs="+", default=BOOKIES, choices=BOOKIES, help="whose bookies")
+    parser.add_argument("--only", default="", metavar="REGEX", help="only rows whose 'bookies way who wire' matches")
+    parser.add_argument("--without-spark", action="store_true", help="leave its columns out")
+    parser.add_argument("--list", action="store_true", help="only name the rows")
+    parser.add_argument("--json", type=Path, default=None, help="write the cells there too; rows that are there and are not played stay")
+    parser.add_argument("--show", type=Path, default=None, help="only print the tables of such a file")
+    parser.add_argument("--directory", type=Path, default=None, help="for a new folder of logs; kept")
+    options = parser.parse_args()
+    if options.show is not None:
+        rows = loaded(options.show)
+        print(f"{table(rows)}\n\n{summary(rows)}")
+        return 0 if is_good(rows) else 1
+    chosen = [row for row in rows_of(options.releases) if re.search(options.only, row.name)]
+    if options.list:
+        print("\n".join(row.name for row in chosen))
+        return 0
+    if options.directory is not None:
+        options.directory.mkdir(parents=True, exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix="bk-secured-", dir=options.directory))
+    told = logging.getLogger("bk_core")  # of each refusal the client tells here, too
+    told.propagate = False
+    told.addHandler(logging.FileHandler(directory / "client.log"))
+    print(f"{len(chosen)} rows; logs in {directory}", flush=True)
+    play_all(chosen, directory.absolute(), functools.partial(print, flush=True), with_spark=not options.without_spark)
+    print(f"\n{table(chosen)}", flush=True)
+    if options.json is not None:
+        saved(options.json, chosen)
+    return 0 if chosen and is_good(chosen) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
