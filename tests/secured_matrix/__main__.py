@@ -8,10 +8,11 @@ import logging
 import re
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.secured_matrix.play import play_all
-from tests.secured_matrix.table import BOOKIES, is_good, loaded, rows_of, saved, summary, table
+from tests.secured_matrix.table import BOOKIES, Row, is_good, loaded, rows_of, saved, summary, table
 
 
 def main() -> int:
@@ -39,10 +40,13 @@ def main() -> int:
     told.propagate = False
     told.addHandler(logging.FileHandler(directory / "client.log"))
     print(f"{len(chosen)} rows; logs in {directory}", flush=True)
-    play_all(chosen, directory.absolute(), functools.partial(print, flush=True), with_spark=not options.without_spark)
+
+    def keep(rows: Sequence[Row]) -> None:
+        if options.json is not None:
+            saved(options.json, rows)
+
+    play_all(chosen, directory.absolute(), functools.partial(print, flush=True), with_spark=not options.without_spark, keep=keep)
     print(f"\n{table(chosen)}", flush=True)
-    if options.json is not None:
-        saved(options.json, chosen)
     return 0 if chosen and is_good(chosen) else 1
 
 

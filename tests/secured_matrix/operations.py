@@ -21,7 +21,7 @@ from tests.soak.history import digests
 from tests.soak.java_side import JavaProcess
 from tests.soak.workload import PASSWORD, payload
 
-COUNT = 300
+COUNT = 120
 LARGE = b"y" * 1_000_000
 _JAVA_S = 90.0
 _JAVA_FENCED = "-101"

@@ -45,14 +45,23 @@ def session() -> Iterator[SparkSession]:
         spark.stop()
 
 
-def play_all(rows: Sequence[Row], directory: Path, say: Callable[[str], None], *, with_spark: bool = True) -> None:
-    """Play the rows, those of one place on one cluster. Without Spark its columns are left out."""
+def play_all(
+    rows: Sequence[Row],
+    directory: Path,
+    say: Callable[[str], None],
+    *,
+    with_spark: bool = True,
+    keep: Callable[[Sequence[Row]], object] = lambda _rows: None,
+) -> None:
+    """Play the rows, those of one place on one cluster. Without Spark its columns are left out. ``keep`` gets the rows of each place."""
     with ExitStack() as stack:
         keys = stack.enter_context(made_keys(directory / "keys"))
         keeper = stack.enter_context(ZooKeeperProcess(directory / "zookeeper"))
         spark = stack.enter_context(session()) if with_spark else None
         for place in dict.fromkeys(row.place for row in rows):
-            _play_place([row for row in rows if row.place == place], keys, keeper, directory, spark, say)
+            mine = [row for row in rows if row.place == place]
+            _play_place(mine, keys, keeper, directory, spark, say)
+            keep(mine)
 
 
 def _play_place(

@@ -124,9 +124,11 @@ def _summed(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def saved(path: Path, rows: Sequence[Row]) -> list[Row]:
-    """Write the rows into a file of JSON. Rows that it has and that were not played now stay. Return all of them in their order."""
+    """Write the rows into a file of JSON. What it has and what was not played now stays. Return all rows in their order."""
     kept = {row.name: row for row in loaded(path)} if path.exists() else {}
-    kept |= {row.name: row for row in rows}
+    for row in rows:
+        before = kept.setdefault(row.name, Row(row.place, row.protocol)).cells
+        before |= {name: cell for name, cell in row.cells.items() if cell.state != "left out" or name not in before}
     there = [kept[row.name] for row in rows_of() if row.name in kept]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps([asdict(row) for row in there], indent=1) + "\n")
