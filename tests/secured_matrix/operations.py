@@ -6,7 +6,7 @@ import base64
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,28 +31,31 @@ LIMITS = replace(PATIENT, long_poll_ns=300_000_000)
 
 @dataclass
 class Sides:
-    """We and the Java client at one cluster over one protocol, and the ledgers that they have closed and left open."""
+    """We and the Java client at one cluster over one protocol, and the ledgers that they have closed. Java is None where it cannot come in;
+    then we work on what we have made ourselves."""
 
     client: BookKeeper
-    java: JavaProcess
+    java: JavaProcess | None
     pool: ThreadPoolExecutor
     uri: str
     protocol: str
     closed: dict[str, int] = field(default_factory=dict)
 
     def ask(self, command: str, each: Callable[[list[str]], None] = lambda _words: None) -> list[str]:
+        assert self.java is not None
         return self.java.ask(command, each).result(_JAVA_S)
 
 
 @contextmanager
-def sides_at(world: World, protocol: Any) -> Iterator[Sides]:
+def sides_at(world: World, protocol: Any, *, with_java: bool = True) -> Iterator[Sides]:
     """Connect both clients."""
     with bk_core.connect(world.uri, protocol=protocol, limits=LIMITS) as client, ThreadPoolExecutor(1, "java-beside") as pool:
-        java = world.java(protocol)
+        java = world.java(protocol) if with_java else None
         try:
             yield Sides(client, java, pool, world.uri, protocol)
         finally:
-            java.close()
+            if java is not None:
+                java.close()
 
 
 def java_writes(sides: Sides, count: int = COUNT) -> int:
@@ -103,12 +106,14 @@ def write_by_java(sides: Sides) -> str:
 
 
 def read(sides: Sides) -> str:
-    """Read Java's ledger, and our own."""
-    java, ours = sides.closed["java"], sides.closed["ours"]
-    with sides.client.open_ledger(java, password=PASSWORD) as reader:
-        assert reader.is_closed and reader.read(0, reader.last_add_confirmed) == [payload(java, entry) for entry in range(COUNT)]
+    """Read our own ledger, and Java's."""
+    ours = sides.closed["ours"]
     with sides.client.open_ledger(ours, password=PASSWORD) as reader:
-        assert reader.read(0, COUNT) == ours_of(ours)
+        assert reader.is_closed and reader.read(0, COUNT) == ours_of(ours)
+    if sides.java is not None:
+        java = sides.closed["java"]
+        with sides.client.open_ledger(java, password=PASSWORD) as reader:
+            assert reader.is_closed and reader.read(0, reader.last_add_confirmed) == [payload(java, entry) for entry in range(COUNT)]
     return ""
 
 
@@ -126,7 +131,12 @@ def java_reads(sides: Sides, ledger_id: int, payloads: list[bytes]) -> None:
 
 
 def recover(sides: Sides) -> str:
-    """Fence and close what a writer of Java's has left, which then is told so."""
+    """Fence and close what a writer of Java's, or of ours, has left, which then is told so."""
+    if sides.java is None:
+        writer = we_write(sides)
+        with sides.client.recover_ledger(writer.ledger_id, password=PASSWORD) as recovered:
+            assert recovered.read(0, recovered.last_add_confirmed) == ours_of(writer.ledger_id)
+        return _is_fenced(writer)
     left = java_writes(sides)
     with sides.client.recover_ledger(left, password=PASSWORD) as recovered:
         assert recovered.read(0, recovered.last_add_confirmed) == [payload(left, entry) for entry in range(COUNT)]
@@ -137,19 +147,22 @@ def recover(sides: Sides) -> str:
     return ""
 
 
+def _is_fenced(writer: bk_core.WriteHandle) -> str:
+    try:
+        writer.append(b"too late")
+    except LedgerFencedError:
+        return ""
+    finally:
+        writer.abandon()
+    raise AssertionError("a writer whose ledger is closed may go on")
+
+
 def recover_by_java(sides: Sides) -> str:
     """Have Java fence and close what a writer of ours has left, which then is told so."""
     writer = we_write(sides)
-    try:
-        assert sides.ask(f"recover {writer.ledger_id}")[1] == str(COUNT)
-        java_reads(sides, writer.ledger_id, ours_of(writer.ledger_id))
-        try:
-            writer.append(b"too late")
-        except LedgerFencedError:
-            return ""
-        raise AssertionError("a writer whose ledger is closed may go on")
-    finally:
-        writer.abandon()
+    assert sides.ask(f"recover {writer.ledger_id}")[1] == str(COUNT)
+    java_reads(sides, writer.ledger_id, ours_of(writer.ledger_id))
+    return _is_fenced(writer)
 
 
 class Follower:
@@ -182,18 +195,21 @@ class Follower:
 
 def long_poll(sides: Sides) -> str:
     """Wait for entries of a ledger of ours and of one of Java's, until polls have ended in vain, and get those that are written then."""
-    with we_write(sides) as writer:
-        left = java_writes(sides)
+    with we_write(sides) as writer, ExitStack() as stack:
+        left = None if sides.java is None else java_writes(sides)
         before = _polls(sides)
-        with Follower(sides, writer.ledger_id) as ours, Follower(sides, left) as theirs:
-            until(lambda: _polls(sides) >= before + 2, "nobody polls")
-            beside = sides.pool.submit(java_appends_each, sides, left, 2)
-            writer.append(b"later")
-            writer.append(b"and last")  # which tells bookies that the one before is confirmed
-            beside.result(_JAVA_S)
-            until(lambda: COUNT + 1 in ours.found and COUNT in theirs.found, f"nothing came: {ours.error} {theirs.error}")
+        ours = stack.enter_context(Follower(sides, writer.ledger_id))
+        theirs = None if left is None else stack.enter_context(Follower(sides, left))
+        until(lambda: _polls(sides) >= before + 2, "nobody polls")
+        beside = None if left is None else sides.pool.submit(java_appends_each, sides, left, 2)
+        writer.append(b"later")
+        writer.append(b"and last")  # which tells bookies that the one before is confirmed
+        until(lambda: COUNT + 1 in ours.found, f"nothing came: {ours.error}")
         assert ours.found[COUNT + 1] == b"later"
-        assert theirs.found[COUNT] == payload(left, COUNT)
+        if beside is not None and theirs is not None and left is not None:
+            beside.result(_JAVA_S)
+            until(lambda: COUNT in theirs.found, f"nothing came of Java's: {theirs.error}")
+            assert theirs.found[COUNT] == payload(left, COUNT)
         return f"{_polls(sides) - before} polls"
 
 

@@ -19,7 +19,7 @@ from tests.secured_matrix import operations
 from tests.secured_matrix.operations import Sides, sides_at
 from tests.secured_matrix.refusals import REFUSALS, play_refusal
 from tests.secured_matrix.spark_jobs import Jobs
-from tests.secured_matrix.table import OPERATIONS, SPARK, Cell, Row, argued
+from tests.secured_matrix.table import JAVA, OPERATIONS, SPARK, Cell, Row, argued
 from tests.secured_matrix.worlds import Keys, World, made_keys, made_world, without_kerberos
 
 TOGETHER: Sequence[tuple[tuple[str, Callable[[Sides], str]], tuple[str, Callable[[Sides], str]]]] = (
@@ -56,7 +56,8 @@ def play_all(
     """Play the rows, those of one place on one cluster. Without Spark its columns are left out. ``keep`` gets the rows of each place."""
     with ExitStack() as stack:
         keys = stack.enter_context(made_keys(directory / "keys"))
-        keeper = stack.enter_context(ZooKeeperProcess(directory / "zookeeper"))
+        # Spark's workers keep a client for each cluster that they have met, so there are more connections than ZooKeeper takes by default
+        keeper = stack.enter_context(ZooKeeperProcess(directory / "zookeeper", settings={"maxClientCnxns": "0"}))
         spark = stack.enter_context(session()) if with_spark else None
         for place in dict.fromkeys(row.place for row in rows):
             mine = [row for row in rows if row.place == place]
@@ -69,7 +70,7 @@ def _play_place(
 ) -> None:
     place = rows[0].place
     for row in rows:
-        reasons = {operation: argued(place, operation) for operation in OPERATIONS}
+        reasons = {operation: argued(place, row.protocol, operation) for operation in OPERATIONS}
         row.cells |= {operation: Cell("argued", reason) for operation, reason in reasons.items() if reason is not None}
         if spark is None:
             row.cells |= {operation: Cell("left out", "no Spark") for operation in SPARK if operation not in row.cells}
@@ -89,11 +90,12 @@ def _play_place(
 
 
 def _play_row(row: Row, world: World, spark: SparkSession | None) -> None:
-    with sides_at(world, row.protocol) as sides, tempfile.TemporaryDirectory() as checkpoint:
+    with sides_at(world, row.protocol, with_java=JAVA[0] not in row.cells) as sides, tempfile.TemporaryDirectory() as checkpoint:
         for (ours, we), (theirs, java) in TOGETHER:
-            beside = sides.pool.submit(_cell, lambda java=java: java(sides))  # type: ignore[misc]
+            beside = None if theirs in row.cells else sides.pool.submit(_cell, lambda java=java: java(sides))  # type: ignore[misc]
             row.cells[ours] = _cell(lambda we=we: we(sides))  # type: ignore[misc]
-            row.cells[theirs] = beside.result()
+            if beside is not None:
+                row.cells[theirs] = beside.result()
         row.cells["long poll"] = _cell(lambda: operations.long_poll(sides))
         if spark is not None:
             jobs = Jobs(spark, sides, Path(checkpoint))
