@@ -122,7 +122,8 @@ class Ledger(StaysHere):
     @checked()
     def plot_fragments(self, *, ax: Any = None, dead: Iterable[str] | None = None) -> Axes:
         """Draw the fragments over the bookies, and return the axes: a bar where a bookie belongs to an ensemble, hatched if it is dead, and
-        beside each fragment how many live copies its entries have.
+        beside each fragment how many live copies its entries have. Where the entries are striped, a bar is dark where the bookie has an
+        entry, or as high as its share of many, and light elsewhere.
 
         ``ax`` is the axes to draw in, by default a figure of its own. ``dead`` names the bookies that count as dead, by default
         ``dead_bookies``.
@@ -137,7 +138,8 @@ class Ledger(StaysHere):
         bars = [(one.first_entry_id, one.last_entry_id, one.ensemble, text) for one, text in zip(self.fragments, told, strict=True)]
         metadata = self.metadata
         quorums = f"E={metadata.ensemble_size} Qw={metadata.write_quorum_size} Qa={metadata.ack_quorum_size}"
-        return draw_fragments(bars, title=f"ledger {self.ledger_id}, {self.state}, {quorums}", dead=dead, ax=ax)
+        title = f"ledger {self.ledger_id}, {self.state}, {quorums}"
+        return draw_fragments(bars, title=title, dead=dead, write_quorum_size=metadata.write_quorum_size, ax=ax)
 
     def __repr__(self) -> str:
         told = "" if self._found.metadata is None else f", {counted(len(self.fragments), 'fragment')}"

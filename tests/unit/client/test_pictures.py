@@ -44,11 +44,30 @@ def test_fragments_show_dead_bookies_and_live_copies(client: BookKeeper) -> None
     axes = ledger.plot_fragments(dead=[dead])
     told = words(axes)
     assert f"{dead} (dead)" in told and "1 to 2 of 2 live" in told and "fragment 0: entries 0 to 6" in told and "CLOSED" in told
-    hatched = [bar for bar in axes.patches if bar.get_hatch()]
-    assert len(hatched) == 1 and len(axes.patches) == 3 and {bar.get_width() for bar in axes.patches} == {7}
+    assert "light: not on this bookie, which has 2 of 3 entries" in told
+    assert len(axes.patches) == 3 and {bar.get_width() for bar in axes.patches} == {7} and not any(bar.get_hatch() for bar in axes.patches)
+    assert [bool(cells.get_hatch()) for cells in axes.collections] == [bookie == dead for bookie in ledger.bookies]
+    for position, cells in enumerate(axes.collections):
+        held = {int(path.vertices[:, 0].min()) for path in cells.get_paths()}
+        assert held == {entry for entry in range(7) if position in (entry % 3, (entry + 1) % 3)}, "of the write set of the entry"
     assert axes.get_xlim() == (0.0, 7.0)
     alive = words(ledger.plot_fragments())
     assert "dead" not in alive and "2 of 2 live" in alive
+
+
+def test_many_striped_entries_are_a_share_and_whole_ones_are_hatched_where_dead(client: BookKeeper) -> None:
+    with client.create_ledger(ensemble_size=3, write_quorum_size=1, ack_quorum_size=1) as writer:
+        writer.append_many([b"x"] * 100)
+    axes = client.ledger(writer.ledger_id).plot_fragments()
+    heights = {
+        round(float(path.vertices[:, 1].max() - path.vertices[:, 1].min()), 3) for cells in axes.collections for path in cells.get_paths()
+    }
+    assert heights == {round(axes.patches[0].get_height() / 3, 3)} and "1 of 3 entries" in words(axes)
+    with client.create_ledger() as writer:
+        writer.append(b"x")
+    ledger = client.ledger(writer.ledger_id)
+    whole = ledger.plot_fragments(dead=ledger.bookies[:1])
+    assert [bool(bar.get_hatch()) for bar in whole.patches].count(True) == 1 and not whole.collections and "light:" not in words(whole)
 
 
 def test_a_fragment_that_may_grow_has_no_end(client: BookKeeper) -> None:
