@@ -18,7 +18,7 @@ from tests.integration.patience import PATIENT, until
 from tests.integration.test_secured_bookies import THREE
 from tests.secured_matrix.worlds import World
 from tests.soak.history import digests
-from tests.soak.java_side import JavaProcess
+from tests.soak.java_side import JavaFailedError, JavaProcess
 from tests.soak.workload import PASSWORD, payload
 
 COUNT = 120
@@ -47,15 +47,14 @@ class Sides:
 
 
 @contextmanager
-def sides_at(world: World, protocol: Any, *, with_java: bool = True) -> Iterator[Sides]:
+def sides_at(world: World, protocol: Any) -> Iterator[Sides]:
     """Connect both clients."""
     with bk_core.connect(world.uri, protocol=protocol, limits=LIMITS) as client, ThreadPoolExecutor(1, "java-beside") as pool:
-        java = world.java(protocol) if with_java else None
+        java = world.java(protocol)
         try:
             yield Sides(client, java, pool, world.uri, protocol)
         finally:
-            if java is not None:
-                java.close()
+            java.close()
 
 
 def java_writes(sides: Sides, count: int = COUNT) -> int:
@@ -63,6 +62,15 @@ def java_writes(sides: Sides, count: int = COUNT) -> int:
     ledger_id = int(sides.ask("create 3 3 2")[1])
     java_appends(sides, ledger_id, count)
     return ledger_id
+
+
+def java_comes_in(sides: Sides) -> bool:
+    """Return True if Java can write anything at all."""
+    try:
+        java_writes(sides, 1)
+    except (JavaFailedError, AssertionError):
+        return False
+    return True
 
 
 def java_appends(sides: Sides, ledger_id: int, count: int) -> None:

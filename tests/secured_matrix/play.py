@@ -19,7 +19,7 @@ from tests.secured_matrix import operations
 from tests.secured_matrix.operations import Sides, sides_at
 from tests.secured_matrix.refusals import REFUSALS, play_refusal
 from tests.secured_matrix.spark_jobs import Jobs
-from tests.secured_matrix.table import JAVA, OPERATIONS, SPARK, Cell, Row, argued
+from tests.secured_matrix.table import JAVA, JAVA_STAYS_OUT, OPERATIONS, SPARK, Cell, Row, argued, java_may_stay_out
 from tests.secured_matrix.worlds import Keys, World, made_keys, made_world, without_kerberos
 
 TOGETHER: Sequence[tuple[tuple[str, Callable[[Sides], str]], tuple[str, Callable[[Sides], str]]]] = (
@@ -70,7 +70,7 @@ def _play_place(
 ) -> None:
     place = rows[0].place
     for row in rows:
-        reasons = {operation: argued(place, row.protocol, operation) for operation in OPERATIONS}
+        reasons = {operation: argued(place, operation) for operation in OPERATIONS}
         row.cells |= {operation: Cell("argued", reason) for operation, reason in reasons.items() if reason is not None}
         if spark is None:
             row.cells |= {operation: Cell("left out", "no Spark") for operation in SPARK if operation not in row.cells}
@@ -90,7 +90,10 @@ def _play_place(
 
 
 def _play_row(row: Row, world: World, spark: SparkSession | None) -> None:
-    with sides_at(world, row.protocol, with_java=JAVA[0] not in row.cells) as sides, tempfile.TemporaryDirectory() as checkpoint:
+    with sides_at(world, row.protocol) as sides, tempfile.TemporaryDirectory() as checkpoint:
+        if java_may_stay_out(row.place) and not operations.java_comes_in(sides):
+            sides.java = None
+            row.cells |= {name: Cell("argued", JAVA_STAYS_OUT) for name in JAVA}
         for (ours, we), (theirs, java) in TOGETHER:
             beside = None if theirs in row.cells else sides.pool.submit(_cell, lambda java=java: java(sides))  # type: ignore[misc]
             row.cells[ours] = _cell(lambda we=we: we(sides))  # type: ignore[misc]
