@@ -32,7 +32,9 @@ def findings(watcher: Watcher, marked: int | None) -> Iterator[Finding]:
     if down:
         named = ", ".join(down[:NAMED]) + (", ..." if len(down) > NAMED else "")
         said = f"{counted(len(down), 'bookie')} {'is' if len(down) == 1 else 'are'} down: {named}"
-        yield Finding("bad", said, "start it again with its data; if it is gone for good, `bk bookie decommission ID --delete-cookie`")
+        each = "" if len(down) == 1 else ", and so each of them"
+        gone = f"if it is gone for good, `bk bookie decommission {down[0]} --delete-cookie`{each}"
+        yield Finding("bad", said, f"start it again with its data; {gone}")
     if sight.bookies.readonly:
         said = f"{counted(len(sight.bookies.readonly), 'bookie')} read-only: {', '.join(sight.bookies.readonly[:NAMED])}"
         yield Finding("watch", said, "look at its disks: trim logs, or add room")
@@ -48,4 +50,4 @@ def findings(watcher: Watcher, marked: int | None) -> Iterator[Finding]:
         yield Finding("watch", said, "`bk ledger repair --all` copies what is missing, if auto-recovery does not")
     unreadable = watcher.index.states().get(UNREADABLE, 0)
     if unreadable:
-        yield Finding("bad", f"{counted(unreadable, 'ledger')} with metadata that cannot be understood", "`bk ledger show ID` says why")
+        yield Finding("bad", f"{counted(unreadable, 'ledger')} with metadata that cannot be understood", "`bk cluster doctor` names them")

@@ -244,6 +244,16 @@ def test_a_page_whose_program_has_ended_says_so_and_goes_on(browser: Browser, wo
         browser.problems.clear()
 
 
+def test_a_long_payload_is_wrapped(page: Browser, visitor: Visitor, world: World) -> None:
+    with bk_core.connect(world.cluster.uri) as client, client.create_ledger() as ledger:
+        ledger.append(b"word " * 100 + b"x" * 500)
+    page.window(400)
+    page.go(f"{base(visitor)}/ledgers/{ledger.ledger_id}/entries/0")
+    page.until("document.querySelector('[data-pending]') === null && document.querySelector('pre.text') !== null")
+    assert page.run("(pre => pre.scrollWidth <= pre.clientWidth && pre.clientHeight > 200)(document.querySelector('pre.text'))")
+    assert page.run(TOO_WIDE)[0] <= 400
+
+
 def test_a_silent_cluster_is_told_in_the_page(browser: Browser, world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Only what the watcher has found: test_outage.py takes a real cluster away."""
     with bk_core.connect(world.cluster.uri) as client:
@@ -258,6 +268,7 @@ def test_a_silent_cluster_is_told_in_the_page(browser: Browser, world: World, mo
         client.close()
         browser.until("document.getElementById('banner').innerText.includes('The cluster has not answered since')")
         assert browser.run("document.getElementById('bookies').innerText.includes('writable')")
+        assert browser.run("document.getElementById('refreshing').textContent") == "not live: the cluster does not answer"
         wide, *culprits = browser.run(TOO_WIDE)
         assert wide <= 400 and not culprits
         assert browser.picture(tmp_path / "silent.png").stat().st_size > 1000

@@ -82,6 +82,8 @@ def test_payloads_and_custom_metadata_of_others_are_text(world: World, visitor: 
     assert "0x001b5b33316dff" in got.text and "plain words" in got.text and "safe\\u202e\\x07txt.exe" in got.text
     entry = visitor.settled(f"/ledgers/{world.hostile}/entries/1")
     sound(entry)
+    copies = entry.body.partition('id="copies"')[2].partition("</section>")[0]
+    assert all(bookie in copies for bookie in world.cluster.bookie_ids) and copies.count(">ok<") == 3, "which bookie has a copy"
     assert "safe\\u202e\\x07txt.exe" in entry.text and "73 61 66 65 e2 80 ae 07" in entry.text and BIDI not in entry.body
 
 
@@ -214,7 +216,8 @@ def test_what_is_not_there(world: World, visitor: Visitor) -> None:
         got = visitor.settled(path)
         assert got.status == 404, path
         sound(got)
-    assert "There is no such entry" in visitor.settled(f"/ledgers/{world.many[0]}/entries/7").text
+    beyond = visitor.settled(f"/ledgers/{world.many[0]}/entries/7")
+    assert "There is no such entry" in beyond.text and 'id="copies"' not in beyond.body
 
 
 def test_search(world: World, visitor: Visitor) -> None:

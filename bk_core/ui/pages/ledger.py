@@ -14,7 +14,7 @@ from bk_core.protocol.log.identity import LOG_KEY
 from bk_core.ui.answers import Answer
 from bk_core.ui.entries import HEAD_MAX, Replica, SeenEntry, Stretch, read_stretch, replicas_of, window_of
 from bk_core.ui.layout import Page, World, age, amount, bookie_link, log_link, moment, no_such, place, shown, state_badge
-from bk_core.ui.markup import Child, Markup, empty, facts, joined, link, section, table, tag
+from bk_core.ui.markup import Child, Markup, badge, empty, facts, joined, link, section, table, tag
 from bk_core.ui.pages.events import event_rows
 from bk_core.ui.pages.ledgers import number
 from bk_core.ui.pictures import fragments_picture, legend, replica_map
@@ -206,12 +206,32 @@ def _steps(ledger_id: int, metadata: LedgerMetadata, stretch: Stretch) -> Markup
 
 
 def entry_page(world: World, ledger_id: int, entry_id: int) -> Page:
-    """Return the page of one entry: the beginning of its payload as text and as bytes."""
+    """Return the page of one entry: its copies on the bookies of its write set, and the beginning of its payload as text and as bytes."""
     ask = partial(read_stretch, world.client, ledger_id, world.password, entry_id, 1)
     answer = world.answers.get(("entry", ledger_id, entry_id), ask, fresh_s=LOOKED_S)
     back = tag("p", link(place(f"/ledgers/{ledger_id}", {"first": entry_id}), f"\u2190 ledger {ledger_id} at entry {entry_id}"))
     body = shown(answer, lambda stretch: _payload(stretch), what="the entry")
-    return Page(f"Entry {entry_id} of ledger {ledger_id}", joined([back, section("Payload", body, name="payload")]), "/ledgers")
+    parts = [back, _copies(world, ledger_id, entry_id, answer.value), section("Payload", body, name="payload")]
+    return Page(f"Entry {entry_id} of ledger {ledger_id}", joined(parts), "/ledgers")
+
+
+def _copies(world: World, ledger_id: int, entry_id: int, stretch: Stretch | None) -> Markup | None:
+    """Return what each bookie of the write set has of an entry; nothing for one beyond the end."""
+    if stretch is None or not stretch.entries:
+        return None
+
+    def ask() -> tuple[Replica, ...]:
+        metadata = world.client.ledger_metadata(ledger_id)
+        return replicas_of(world.client, ledger_id, metadata, entry_id, entry_id)[entry_id]
+
+    answer = world.answers.get(("copies", ledger_id, entry_id), ask, fresh_s=LOOKED_S)
+    return section("Copies", shown(answer, _copy_rows, what="its copies"), name="copies")
+
+
+def _copy_rows(replicas: tuple[Replica, ...]) -> Markup:
+    kinds = {"ok": "good", "silent": "watch"}
+    rows: list[list[Child]] = [[bookie_link(one.bookie), badge(one.state, kinds.get(one.state, "bad")), one.told] for one in replicas]
+    return table(["bookie", "copy", "what it says"], rows, caption="Copies")
 
 
 def _payload(stretch: Stretch) -> Markup:
@@ -224,7 +244,13 @@ def _payload(stretch: Stretch) -> Markup:
     said = tag("p", f"{counted(entry.size, 'byte')}.{cut}")
     words = entry.head.decode("utf-8", "replace")
     return joined(
-        [said, tag("h3", "As text"), tag("pre", Markup(_escaped(words))), tag("h3", "As bytes"), tag("pre", hexadecimal(entry.head))]
+        [
+            said,
+            tag("h3", "As text"),
+            tag("pre", Markup(_escaped(words)), class_="text"),
+            tag("h3", "As bytes"),
+            tag("pre", hexadecimal(entry.head)),
+        ]
     )
 
 

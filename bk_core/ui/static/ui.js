@@ -36,8 +36,9 @@
     const box = byId("silent");
     box.hidden = !text;
     if (box.textContent !== text) box.textContent = text;
-    byId("refreshing").className = text || paused ? "" : "now";
-    byId("refreshing").textContent = paused ? "paused: p goes on" : text ? "" : "live";
+    const old = byId("banner").textContent.trim() !== "";  // the cluster does not answer, so what is shown is from before
+    byId("refreshing").className = text || paused || old ? "" : "now";
+    byId("refreshing").textContent = paused ? "paused: p goes on" : text ? "" : old ? "not live: the cluster does not answer" : "live";
   }
 
   // Parts that are new or gone change the whole page; else only what differs is put in, and what is in use stays.
