@@ -289,7 +289,7 @@ def test_marks_are_shown_and_dropped(
     said = bk(capsys, monkeypatch, "log", "marks", "a")
     assert "4 marks" in said and "busy" in said
     assert [json.loads(line)["query"] for line in bk(capsys, monkeypatch, "log", "marks", "a", "--json").splitlines()][0] == "busy"
-    bk(capsys, monkeypatch, "log", "marks", "a", "--forget", "nobody", status=2)
+    bk(capsys, monkeypatch, "log", "marks", "a", "--forget", "nobody", status=1)
     assert "1 mark forgotten, 3 left" in bk(capsys, monkeypatch, "log", "marks", "a", "--forget", "unknown", "--yes")
     assert forget_marks(client, "a", older_than_ms=2 * 86_400_000) == ("old",)
     set_properties(client, "a", committed_retention_ms=3_600_000)
