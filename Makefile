@@ -253,11 +253,11 @@ $(STAMPS)/kerberos: requirements-kerberos.txt | $(STAMPS)/packages
 	  -r requirements-kerberos.txt
 	@touch $@
 
-## Kerberos at Apache's bookies, with a KDC of our own; needs MIT Kerberos
+## Kerberos at Apache's bookies and at ZooKeeper, with a KDC of our own; needs MIT Kerberos
 # Debian: krb5-kdc krb5-admin-server krb5-user libkrb5-dev. PYTEST_ARGS as for test
 kerberos: setup $(STAMPS)/kerberos
 	@$(SAY) "Kerberos"
-	@$(ENV) PYTHONPATH="$$PWD/.cache/kerberos" $(BIN)/pytest -q $(or $(PYTEST_ARGS),tests/integration/kerberos_bookies.py)
+	@$(ENV) PYTHONPATH="$$PWD/.cache/kerberos" $(BIN)/pytest -q $(or $(PYTEST_ARGS),tests/integration/kerberos_bookies.py tests/integration/kerberos_zookeeper.py)
 
 ## what tcpdump sees between a client and its bookies, in clear and with TLS; needs the right to listen
 tls-capture: setup

@@ -1,5 +1,5 @@
-"""Tickets of Kerberos for bookies by way of the package gssapi, which not everybody needs. Whatever asks a KDC happens here, and takes its
-time: it never runs on the thread of a client's connections."""
+"""Tickets of Kerberos for bookies and ZooKeeper by way of the package gssapi, which not everybody needs. Whatever asks a KDC happens here,
+and takes its time: it never runs on the thread of a client's connections."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from bk_core.errors import BookieKerberosError, MissingPackageError
+from bk_core.errors import BookieKerberosError, InvalidArgumentError, MissingPackageError
 from bk_core.protocol.link.gssapi_exchange import GssapiExchange
 
 SERVICE = "bookkeeper"
@@ -21,7 +21,7 @@ _NO_WORDS = ("", "Success", "Unknown error")  # of the library about its own cod
 _NO_KEY = "it has no key of this principal, or is no keytab"
 _CAUSES = {
     -1765328378: "the KDC does not know this principal",
-    -1765328377: "the KDC does not know the service of this bookie: it needs a principal for the host that the bookie is registered with",
+    -1765328377: "the KDC does not know this service: it needs a principal for the host by which clients reach the server",
     -1765328366: "the principal is locked at the KDC",
     -1765328383: "the principal has expired at the KDC",
     -1765328360: "the KDC has another key of this principal than the keytab",
@@ -45,7 +45,7 @@ def gssapi_package() -> Any:
         import gssapi
     except (ImportError, OSError) as error:
         found = "there is none" if isinstance(error, ModuleNotFoundError) and error.name == "gssapi" else f"it cannot be loaded ({error})"
-        text = f"Kerberos to bookies needs the package gssapi, {found} ({sys.executable}): pip install 'bk-spark[kerberos]'"
+        text = f"Kerberos needs the package gssapi, {found} ({sys.executable}): pip install 'bk-spark[kerberos]'"
         hint = "which builds it and needs a C compiler and the library of Kerberos (Debian: libkrb5-dev)"
         raise MissingPackageError(f"{text}, {hint}", package="gssapi") from None
     return gssapi
@@ -66,9 +66,10 @@ class Identity:
             return f"ticket{whose} by the keytab {self.keytab}"
         return f"ticket{whose} in {'the default ticket cache' if self.ticket_cache is None else f'the ticket cache {self.ticket_cache}'}"
 
-    def begin(self, host: str) -> GssapiExchange:
-        """Return an exchange with the bookie at ``host`` whose first token is made. An empty host only has the ticket of the client looked
-        at. Raises MissingPackageError, and BookieKerberosError that says which ticket cannot be had and why."""
+    def begin(self, host: str, peer: str = "the bookie") -> GssapiExchange:
+        """Return an exchange with the server at ``host`` whose first token is made. An empty host only has the ticket of the client looked
+        at. ``peer`` is the kind of server, for messages. Raises MissingPackageError, and BookieKerberosError that says which ticket cannot
+        be had and why."""
         gssapi = gssapi_package()
         target = f"{self.service}/{host or _NOBODY}"
         what = f"no Kerberos {self}"
@@ -79,8 +80,8 @@ class Identity:
             name = gssapi.Name(f"{self.service}@{host or _NOBODY}", gssapi.NameType.hostbased_service)
             flags = (gssapi.RequirementFlag.mutual_authentication, gssapi.RequirementFlag.integrity)
             made = gssapi.SecurityContext(name=name, creds=credentials, usage="initiate", flags=flags, mech=gssapi.MechType.kerberos)
-            context = _Context(gssapi, made, target)
-            return GssapiExchange(who, target, context, made.step() or b"" if host else b"")
+            context = _Context(gssapi, made, target, peer)
+            return GssapiExchange(who, target, context, made.step() or b"" if host else b"", peer)
         except gssapi.exceptions.GSSError as error:
             raise BookieKerberosError(f"{what}: {self._cause_of(gssapi, error)}") from None
 
@@ -117,13 +118,26 @@ class Identity:
         return {"client_keytab": f"FILE:{self.keytab}", "ccache": f"MEMORY:bookkeeper-{cache}"}
 
 
+def check_identity(whose: str, principal: str | None, keytab: str | None, ticket_cache: str | None, service: str) -> None:
+    """Raise InvalidArgumentError where these say no source of tickets. ``whose`` is the class that takes them, for the message."""
+    if "" in (principal, keytab, ticket_cache, service):
+        raise InvalidArgumentError(f"what {whose} is given must not be empty")
+    if keytab is not None and ticket_cache is not None:
+        raise InvalidArgumentError(f"{whose} takes its tickets by a keytab or from a ticket_cache, not both")
+    if keytab is not None and principal is None:
+        raise InvalidArgumentError(f"{whose} needs the principal that the keytab is for")
+    if set("@/") & set(service):
+        raise InvalidArgumentError(f"service is the part of a principal before its slash, such as {SERVICE!r}, not {service!r}")
+
+
 class _Context:
     """A ``SecurityContext`` of the package gssapi."""
 
-    def __init__(self, gssapi: Any, made: Any, target: str) -> None:
+    def __init__(self, gssapi: Any, made: Any, target: str, peer: str) -> None:
         self._gssapi = gssapi
         self._made = made
         self._target = target
+        self._peer = peer
 
     @property
     def complete(self) -> bool:
@@ -143,7 +157,7 @@ class _Context:
         try:
             return call(*arguments)
         except self._gssapi.exceptions.GSSError as error:
-            raise BookieKerberosError(f"the bookie gives no proof that it has the key of {self._target}: {words_of(error)}") from None
+            raise BookieKerberosError(f"{self._peer} gives no proof that it has the key of {self._target}: {words_of(error)}") from None
 
 
 def words_of(error: Any) -> str:

@@ -1,4 +1,4 @@
-"""SASL DIGEST-MD5 by way of pure-sasl, which not everybody needs: kazoo speaks it to ZooKeeper, and this class to bookies."""
+"""SASL by way of pure-sasl, which not everybody needs: kazoo speaks it to ZooKeeper, and ``DigestMd5`` to bookies."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 
 from bk_core.arguments import Check, check_fields, one_of, settings
 from bk_core.errors import InvalidArgumentError
-from bk_core.kerberos import SERVICE, Identity
+from bk_core.kerberos import SERVICE, Identity, check_identity
 from bk_core.protocol.link.auth_exchange import AuthExchange
 from bk_core.sasl import DigestMd5
 from bk_core.secrets import Secret, SecretFile, SecretVariable, check_secret, text_of
@@ -152,14 +152,7 @@ class BookieKerberos:
 
     def __post_init__(self) -> None:
         check_fields(self, {"principal": _PATH, "keytab": _PATH, "ticket_cache": _PATH, "service": _TEXT})
-        if "" in (self.principal, self.keytab, self.ticket_cache, self.service):
-            raise InvalidArgumentError("what BookieKerberos is given must not be empty")
-        if self.keytab is not None and self.ticket_cache is not None:
-            raise InvalidArgumentError("BookieKerberos takes its tickets by a keytab or from a ticket_cache, not both")
-        if self.keytab is not None and self.principal is None:
-            raise InvalidArgumentError("BookieKerberos needs the principal that the keytab is for")
-        if set("@/") & set(self.service):
-            raise InvalidArgumentError(f"service is the part of a principal before its slash, such as {SERVICE!r}, not {self.service!r}")
+        check_identity("BookieKerberos", self.principal, self.keytab, self.ticket_cache, self.service)
 
     def exchange(self, host: str) -> AuthExchange:
         """Return a new exchange with the bookie at ``host``, for which the KDC may be asked for a ticket. Raises MissingPackageError

@@ -60,7 +60,7 @@ LAYERS = [
     Layer("bk_core.kerberos", ("bk_core.errors", "bk_core.protocol.link"), frozenset({*PURE, "gssapi", "hashlib", "sys"})),
     Layer("bk_core.security", ("bk_core.arguments", "bk_core.errors", "bk_core.kerberos", "bk_core.protocol.link", "bk_core.sasl",
                                "bk_core.secrets", "bk_core.tls_files"), frozenset({*PURE, "ssl", "urllib"})),
-    Layer("bk_core.display", ("bk_core.protocol.calendar",), frozenset({*PURE, "datetime", "html", "unicodedata"})),
+    Layer("bk_core.display", ("bk_core.protocol.calendar",), frozenset({*PURE, "datetime", "html", "re", "unicodedata"})),
     Layer("bk_core.plots", ("bk_core.display", "bk_core.errors"), ANY_STDLIB | {"matplotlib"}),
     Layer("bk_core.exit_hook", (), ANY_STDLIB),
     Layer("bk_core.threads", ("bk_core.errors",), ANY_STDLIB),
@@ -77,10 +77,9 @@ LAYERS = [
     Layer("bk_core.metrics.prometheus", ("bk_core.metrics",), ANY_STDLIB | {"prometheus_client"}),
     Layer("bk_core.metrics.opentelemetry", ("bk_core.metrics",), ANY_STDLIB | {"opentelemetry"}),
     Layer("bk_core.metadata", ("bk_core.arguments", "bk_core.background", "bk_core.display", "bk_core.errors", "bk_core.threads",
-                               "bk_core.key_stores", "bk_core.metrics", "bk_core.protocol", "bk_core.sasl", "bk_core.secrets",
-                               "bk_core.security",
-                               "bk_core.tls_files"), None),
-    Layer("bk_core.metadata.access", ("bk_core.arguments", "bk_core.errors", "bk_core.secrets", "bk_core.tls_files"),
+                               "bk_core.kerberos", "bk_core.key_stores", "bk_core.metrics", "bk_core.protocol", "bk_core.sasl",
+                               "bk_core.secrets", "bk_core.security", "bk_core.tls_files"), None),
+    Layer("bk_core.metadata.access", ("bk_core.arguments", "bk_core.errors", "bk_core.kerberos", "bk_core.secrets", "bk_core.tls_files"),
           frozenset({*PURE, "ssl"})),
     Layer("bk_core.metadata.uri", ("bk_core.display", "bk_core.errors", "bk_core.metadata.access", "bk_core.security"),
           frozenset({*PURE, "urllib"})),
@@ -107,7 +106,7 @@ LAYERS = [
 ]  # fmt: skip
 FORBIDDEN = {"bk_core": {"pyspark", "pyarrow", "pandas", "py4j", "bk_spark"}, "bk_spark": set()}
 ONLY_IN = {
-    "kazoo": ("bk_core.metadata.zookeeper.store", "bk_core.metadata.zookeeper.link"),
+    "kazoo": ("bk_core.metadata.zookeeper.store", "bk_core.metadata.zookeeper.link", "bk_core.metadata.zookeeper.reconnecting"),
     "grpc": ("bk_core.metadata.etcd.connection",),
     "lmdb": ("bk_core.bookie.directory", "bk_core.bookie.storage"),
 }

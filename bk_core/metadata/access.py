@@ -5,18 +5,22 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from bk_core.arguments import TEXT, Check, check_fields, one_of, settings
 from bk_core.errors import InvalidArgumentError, MetadataAuthError
+from bk_core.kerberos import Identity, check_identity
 from bk_core.secrets import Secret, SecretFile, SecretVariable, check_secret
 from bk_core.tls_files import check_files, context_of
 
-Scheme: TypeAlias = Literal["digest", "sasl", "x509"]
+Scheme: TypeAlias = Literal["digest", "sasl", "kerberos", "x509"]
 Acl: TypeAlias = Literal["open", "creator"]
 PASSWORD_VARIABLES = {"zk": "BK_ZOOKEEPER_PASSWORD", "etcd": "BK_ETCD_PASSWORD"}
 """The variable that holds the password of the user in a URI which names no file of it, by the driver."""
-AUTH_OPTIONS = {"zk": ("auth", "user", "password_file", "acl", "readers"), "etcd": ("user", "password_file")}
+AUTH_OPTIONS = {
+    "zk": ("auth", "user", "password_file", "principal", "keytab_file", "ticket_cache", "service", "acl", "readers"),
+    "etcd": ("user", "password_file"),
+}
 """The options of a URI about the client's identity, by the driver."""
 TLS_OPTIONS = (
     *("ca_file", "cert_file", "key_file", "key_password_file", "verify_host"),
@@ -38,10 +42,11 @@ class ZooKeeperAuth:
     """
 
     scheme: Scheme
-    """The scheme: "sasl" is SASL DIGEST-MD5, which needs the package pure-sasl; "digest" is ZooKeeper's own, whose servers take every
-    password and so cannot tell a wrong one from another user; "x509" is the client certificate of ``MetadataTls``."""
+    """The scheme: "sasl" is SASL DIGEST-MD5, which needs the package pure-sasl; "kerberos" is SASL GSSAPI, which needs the package gssapi,
+    too; "digest" is ZooKeeper's own, whose servers take every password and so cannot tell a wrong one from another user; "x509" is the
+    client certificate of ``MetadataTls``."""
     user: str = ""
-    """The name of the user; none with "x509"."""
+    """The name of the user, with "sasl" and "digest"."""
     password: Secret = field(default=b"", repr=False)
     """The password of the user, or a function that returns it. It is asked for at each new connection."""
     acl: Acl = "open"
@@ -50,21 +55,44 @@ class ZooKeeperAuth:
     readers: tuple[str, ...] = ()
     """The identities that may read what this client creates, with ``acl="creator"``: ids as ZooKeeper writes them, such as "sasl:spark",
     "digest:spark:<hash>" or "world:anyone". The passwords of ledgers stand in these nodes."""
+    principal: str | None = None
+    """The name of this client at the KDC, with "kerberos": ``keytab`` needs it, and None takes whoever has the ticket cache."""
+    keytab: str | None = None
+    """The path of the principal's key, which is read at each connection; tickets by it are kept in memory and renewed."""
+    ticket_cache: str | None = None
+    """The name of a ticket cache, such as "FILE:/run/bk/tickets"; None is that of the process (``KRB5CCNAME``), as ``kinit`` makes it."""
+    service: str = "zookeeper"
+    """The first part of the servers' principals. The other one is the host in the URI, which the library of Kerberos may replace by its
+    name in DNS (``dns_canonicalize_hostname``, ``rdns`` in ``krb5.conf``)."""
 
     def __post_init__(self) -> None:
-        check_fields(self, {"scheme": TEXT, "password": _SECRET, "acl": TEXT, "readers": _READERS})
+        paths = dict.fromkeys(("principal", "keytab", "ticket_cache"), _PATH)
+        check_fields(self, {"scheme": TEXT, "password": _SECRET, "acl": TEXT, "readers": _READERS, "service": TEXT, **paths})
         check_secret("password", self.password)
         for name, known in (("scheme", Scheme), ("acl", Acl)):
             if getattr(self, name) not in get_args(known):
                 raise InvalidArgumentError(f"{name} must be one of {', '.join(get_args(known))}, not {getattr(self, name)!r}")
+        self._check_who()
+        self._check_readers()
+
+    def _check_who(self) -> None:
         has_password = callable(self.password) or bool(self.password)
         if self.scheme == "x509" and (self.user or has_password):
             raise InvalidArgumentError("scheme='x509' takes neither user nor password: the client certificate of MetadataTls tells both")
-        if self.scheme != "x509" and not (self.user and has_password):
+        if self.scheme == "kerberos" and (self.user or has_password):
+            raise InvalidArgumentError(
+                "scheme='kerberos' takes neither user nor password: it takes a principal and a keytab, or a ticket_cache"
+            )
+        if self.scheme in ("sasl", "digest") and not (self.user and has_password):
             raise InvalidArgumentError(f"scheme={self.scheme!r} needs user and password")
         if self.scheme == "digest" and ":" in self.user:
             raise InvalidArgumentError("user must have no colon with scheme='digest': it separates the password")
-        self._check_readers()
+        if self.scheme != "kerberos":
+            given = [name for name in ("principal", "keytab", "ticket_cache") if getattr(self, name) is not None]
+            if given or self.service != "zookeeper":
+                raise InvalidArgumentError(f"{(given or ['service'])[0]} means nothing without scheme='kerberos'")
+            return
+        check_identity("ZooKeeperAuth", self.principal, self.keytab, self.ticket_cache, self.service)
 
     def _check_readers(self) -> None:
         if self.readers and self.acl != "creator":
@@ -75,7 +103,14 @@ class ZooKeeperAuth:
                 raise InvalidArgumentError(f"readers has {reader!r}, which is not scheme:id such as 'sasl:spark' or 'world:anyone'")
 
     def __str__(self) -> str:
+        if self.scheme == "kerberos":
+            return f"Kerberos {identity_of(self)}"
         return "x509 certificate" if self.scheme == "x509" else f"{self.scheme} user {self.user!r}"
+
+
+def identity_of(auth: ZooKeeperAuth) -> Identity:
+    """Return the source of the tickets of a client with scheme="kerberos"."""
+    return Identity(auth.principal, auth.keytab, auth.ticket_cache, auth.service)
 
 
 @settings
@@ -170,10 +205,16 @@ def zookeeper_auth_of(query: Mapping[str, str]) -> ZooKeeperAuth | None:
     secret: Secret = b""
     if "password_file" in query:
         secret = SecretFile(query["password_file"])
-    elif scheme != "x509":
+    elif scheme not in ("x509", "kerberos"):
         secret = SecretVariable(PASSWORD_VARIABLES["zk"])
     readers = tuple(filter(None, query.get("readers", "").split(",")))
-    return ZooKeeperAuth(scheme, query.get("user", ""), secret, query.get("acl", "open"), readers)  # type: ignore[arg-type]  # it looks
+    given: Any = {
+        **{name: query.get(name) for name in ("principal", "ticket_cache")},
+        "keytab": query.get("keytab_file"),
+        "service": query.get("service", "zookeeper"),
+    }
+    user, acl = query.get("user", ""), query.get("acl", "open")
+    return ZooKeeperAuth(scheme, user, secret, acl, readers, **given)  # type: ignore[arg-type]  # it looks
 
 
 def etcd_auth_of(query: Mapping[str, str]) -> EtcdAuth | None:

@@ -263,7 +263,7 @@ def test_a_library_that_asks_dns_asks_for_another_service(world: World, monkeypa
 
 def test_bookies_that_want_a_password_take_no_ticket(world: World) -> None:
     with bk_core.connect(world.digest.uri, security=Security(auth=world.ann), operation_timeout_s=3600) as client:
-        text = "the bookie wants a password .BookieSasl, SASL DIGEST-MD5. in place of Kerberos"
+        text = "the bookie wants a password .SASL DIGEST-MD5: BookieSasl, .* in place of Kerberos"
         refused(lambda: client.create_ledger(**ONE).append(b"x"), BookieKerberosError, text)
 
 

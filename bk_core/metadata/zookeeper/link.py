@@ -34,8 +34,9 @@ from bk_core.errors import (
     VersionConflictError,
 )
 from bk_core.metadata import secured
-from bk_core.metadata.access import MetadataTls, ZooKeeperAuth, not_taken
+from bk_core.metadata.access import MetadataTls, ZooKeeperAuth, identity_of, not_taken
 from bk_core.metadata.tree.connected import KNOWN_ADDRESS_S, STOP_S
+from bk_core.metadata.zookeeper import tickets
 from bk_core.metadata.zookeeper.logging import quiet_logger
 from bk_core.metadata.zookeeper.polling import ready
 from bk_core.metadata.zookeeper.probe import look
@@ -59,6 +60,7 @@ _LOST = (
 )
 _FIRST_LOOK_S = 0.3  # an existing server gives a session in a fraction of this
 _LOOK_S = 1.5
+_TICKET_AGAIN_S = 10.0
 LATE_S = 2.0  # a wait that is longer is told of
 _DROPS_MAX = 3  # connections that end in the midst of SASL, one after another; one may be of a server that was killed
 EVERYBODY = OPEN_ACL_UNSAFE
@@ -132,6 +134,8 @@ class Link:
         self._auth = auth
         self._tls = tls
         self._shown = b""  # the password, at the last attempt to connect
+        if auth is not None and auth.scheme == "kerberos":
+            tickets.check(identity_of(auth))
         self._reviving = RLock()
         self._trouble: BkError | None = None  # with a secret, at the last attempt to connect
         if tls is not None:
@@ -149,8 +153,9 @@ class Link:
         made = self.client._connection
         made.retry_sleeper = Reconnecting(**RECONNECT, sleep_func=made.retry_sleeper.sleep_func, interrupt=made.retry_sleeper.interrupt)
         self._refused = self._was_taken = False
+        self._refused_s = 0.0
         self._drops = 0
-        if auth is not None and auth.scheme == "sasl":
+        if auth is not None and auth.scheme in ("sasl", "kerberos"):
             self._watch_sasl()
         self._condition = Monitor()
         self._speaker = WorkerPool("bk-zookeeper")
@@ -283,11 +288,17 @@ class Link:
         with self._reviving:
             if not self._refused:  # another thread was faster
                 return True
-            if auth is None or not is_another("password", auth.password, self._shown):
+            if auth is None or not self._has_another():
                 return False
             self._refused = False
             self._speaker.call(self.client.start_async).result(STOP_S)  # it ends what is left of the time before
         return True
+
+    def _has_another(self) -> bool:
+        """Return True if what was refused may be taken now: another secret, or after a while another ticket or key of a server."""
+        if self._auth is not None and self._auth.scheme == "kerberos":
+            return time.monotonic() - self._refused_s > _TICKET_AGAIN_S
+        return self._auth is not None and is_another("password", self._auth.password, self._shown)
 
     def _tell_of_wait(self) -> None:
         """Tell once of a silence, however many wait in it."""
@@ -308,14 +319,25 @@ class Link:
         digest = self._auth is not None and self._auth.scheme == "digest"
         return "; with a wrong password ZooKeeper takes it for another user" if digest else ""
 
-    def _not_taken(self, reason: str = "the user or the password is wrong there, or it offers no such authentication") -> MetadataAuthError:
-        return not_taken("ZooKeeper", self._hosts, self._auth, reason)
+    def _not_taken(self, reason: str | None = None) -> MetadataAuthError:
+        return not_taken("ZooKeeper", self._hosts, self._auth, reason or self._reason)
 
-    def _sasl_options(self) -> dict[str, str] | None:
+    @property
+    def _reason(self) -> str:
+        """The causes of a refusal, about which ZooKeeper says nothing."""
+        if self._auth is None or self._auth.scheme != "kerberos":
+            return "the user or the password is wrong there, or it offers no such authentication"
+        if self._trouble is not None:
+            return str(self._trouble.args[0])
+        return "its key, its principal or its clock may be another one, or it offers no Kerberos; its log says why"
+
+    def _sasl_options(self) -> dict[str, Any] | None:
         auth = self._auth
-        if auth is None or auth.scheme != "sasl":
+        if auth is None or auth.scheme not in ("sasl", "kerberos"):
             return None
         check_sasl("ZooKeeper")
+        if auth.scheme == "kerberos":
+            return tickets.options(identity_of(auth))
         password = text_of("the password of ZooKeeper", auth.password)
         self._shown = password.encode()
         return {"mechanism": "DIGEST-MD5", "username": auth.user, "password": password}
@@ -332,7 +354,8 @@ class Link:
         try:
             self.client.auth_data = self._auth_data()
             self.client._connection.sasl_options = self._sasl_options()
-            self._trouble = None
+            if self._auth is None or self._auth.scheme != "kerberos":  # about which ``_watch_sasl`` knows more
+                self._trouble = None
         except Exception as error:  # a function of the program may raise anything, and its words may hold the secret
             failed = f"the function of the password of ZooKeeper failed ({type(error).__name__})"
             self._trouble = error if isinstance(error, BkError) else SecretUnavailableError(failed)
@@ -347,7 +370,12 @@ class Link:
         def watched(host: str, timeout: float) -> None:
             try:
                 authenticate(host, timeout)
+            except BkError as error:  # no ticket now; a keytab, a cache or a KDC may come back
+                self._trouble = error
+                raise kazoo_errors.ConnectionDropped("no ticket") from None
             except kazoo_errors.AuthFailedError as error:
+                cause = error.__cause__
+                self._trouble = cause if isinstance(cause, BkError) else None
                 self._drops += 1
                 if isinstance(error.__cause__, kazoo_errors.ConnectionDropped) and self._drops < _DROPS_MAX:
                     raise kazoo_errors.ConnectionDropped("the connection ended during SASL") from error
@@ -356,13 +384,14 @@ class Link:
                 raise
             except Exception as error:
                 raise kazoo_errors.AuthFailedError(type(error).__name__) from error
-            self._drops, self._was_taken = 0, True
+            self._drops, self._was_taken, self._trouble = 0, True, None
 
         connection._authenticate_with_sasl = watched
 
     def _on_state(self, state: str) -> None:
         with self._condition:
-            self._refused = self._refused or self.client.client_state == KeeperState.AUTH_FAILED
+            if not self._refused and self.client.client_state == KeeperState.AUTH_FAILED:
+                self._refused, self._refused_s = True, time.monotonic()
             self.connected = state == KazooState.CONNECTED
             news = None if self._closed or self._refused else self._news.changed(self.connected, time.monotonic_ns())
             if self._refused and self._was_taken and not self._closed:

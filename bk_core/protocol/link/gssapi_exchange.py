@@ -39,16 +39,17 @@ class SecurityContext(Protocol):
 
 
 class GssapiExchange:
-    """One exchange with one bookie; an ``ExplainedExchange``. ``who`` names the client for messages, ``target`` the service, and ``first``
-    is the token with which ``context`` begins."""
+    """One exchange with one server; an ``ExplainedExchange``. ``who`` names the client for messages, ``target`` the service, and ``first``
+    is the token with which ``context`` begins. ``peer`` is the kind of server, for messages."""
 
     plugin = PLUGIN
 
-    def __init__(self, who: str, target: str, context: SecurityContext, first: bytes) -> None:
+    def __init__(self, who: str, target: str, context: SecurityContext, first: bytes, peer: str = "the bookie") -> None:
         self._who = who
         self._target = target
         self._context = context
         self._first = first
+        self._peer = peer
         self._done = False
 
     def __str__(self) -> str:
@@ -58,7 +59,7 @@ class GssapiExchange:
 
     @property
     def done(self) -> bool:
-        """True once the bookie has proved that it has the service's key, and this side has chosen from what it offers."""
+        """True once the server has proved that it has the service's key, and this side has chosen from what it offers."""
         return self._done
 
     def first(self) -> bytes:
@@ -73,7 +74,9 @@ class GssapiExchange:
         if self._done:
             raise RemoteProtocolError("a token behind the last one")
         if DIGEST_MARK in token and not token.startswith(TOKEN_HEAD):
-            raise BookieKerberosError("the bookie wants a password (BookieSasl, SASL DIGEST-MD5) in place of Kerberos")
+            raise BookieKerberosError(
+                f"{self._peer} wants a password (SASL DIGEST-MD5: BookieSasl, or scheme='sasl' at ZooKeeper) in place of Kerberos"
+            )
         if not self._context.complete:
             made = self._context.step(token)
             if made is None and not self._context.complete:
@@ -83,7 +86,7 @@ class GssapiExchange:
         if len(offer) != OFFER_BYTES:
             raise RemoteProtocolError(f"an offer of security layers of {len(offer)} bytes")
         if not offer[0] & NO_LAYER:
-            raise BookieKerberosError("the bookie insists on a security layer of SASL, which BookKeeper's protocol has no place for")
+            raise BookieKerberosError(f"{self._peer} insists on a security layer of SASL, which its protocol has no place for")
         self._done = True
         return self._context.wrap(CHOICE)
 

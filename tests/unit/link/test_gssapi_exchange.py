@@ -89,7 +89,7 @@ def test_whatever_does_not_belong_here_is_an_error() -> None:
 def test_a_bookie_that_wants_a_password_is_known_by_its_challenge() -> None:
     """Java's side sends it whatever the first token is."""
     challenge = b'realm="bookkeeper",nonce="1zYCsi",charset=utf-8,algorithm=md5-sess'
-    with pytest.raises(BookieKerberosError, match="wants a password .BookieSasl, SASL DIGEST-MD5. in place of Kerberos"):
+    with pytest.raises(BookieKerberosError, match="wants a password .SASL DIGEST-MD5: BookieSasl, .* in place of Kerberos"):
         made().answer(challenge)
     assert made(Script(proof=b"`has nonce= in it")).answer(b"`has nonce= in it") == b""
 

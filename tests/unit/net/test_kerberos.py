@@ -43,9 +43,7 @@ def test_it_travels_and_shows_no_secret() -> None:
 
 def test_without_the_package_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gssapi", None)
-    with pytest.raises(
-        MissingPackageError, match=r"Kerberos to bookies needs the package gssapi, .*pip install 'bk-spark\[kerberos\]'.*libkrb5-dev"
-    ):
+    with pytest.raises(MissingPackageError, match=r"Kerberos needs the package gssapi, .*pip install 'bk-spark\[kerberos\]'.*libkrb5-dev"):
         bk_core.connect("memory://x", security=Security(auth=BookieKerberos()))
 
 
