@@ -18,7 +18,8 @@ from tests.soak.cluster import SoakCluster
 
 ROOT = Path(__file__).resolve().parents[2]
 PROCESSES = 2
-REPLICATED_S = 240.0  # of which a minute for ledgers that were created while the bookie died (RR-16)
+STALLED_S = 180.0  # of which a minute for ledgers that were created while the bookie died (RR-16)
+UNKNOWN = 1 << 60
 GRACE_S = 5.0
 LOOK_S = 0.5
 
@@ -64,23 +65,30 @@ class AutoRecoveries:
             raise AssertionError(f"{child.name} ended by itself; its output: {child.log.read_text()[-2000:]}")
 
     def await_replicated(self, bookie: str) -> float:
-        """Wait until the bookie's registration has ended, no ledger needs it and no mark is left. Return the seconds that took."""
-        began = time.monotonic()
-        while self._is_needed(bookie):
-            if time.monotonic() - began > REPLICATED_S:
-                raise NotReplicated(f"ledgers still need {bookie}, which was lost {REPLICATED_S:.0f} s ago")
+        """Wait until the bookie's registration has ended, no ledger needs it and no mark is left. Return the seconds that took. Raises
+        NotReplicated if it comes no nearer for ``STALLED_S``."""
+        began = moved = time.monotonic()
+        best: int | None = None
+        while left := self._left(bookie):
+            if best is None or left < best:
+                best, moved = left, time.monotonic()
+            if time.monotonic() - moved > STALLED_S:
+                raise NotReplicated(
+                    f"{left} ledgers and marks are left since {STALLED_S:.0f} s, {bookie} was lost {moved - began:.0f} s before"
+                )
             time.sleep(LOOK_S)
         return time.monotonic() - began
 
-    def _is_needed(self, bookie: str) -> bool:
-        """Return True also while the store is not there to be asked."""
+    def _left(self, bookie: str) -> int:
+        """Return the number of marks, and of ledgers that need the bookie; one more than ever while that cannot be asked."""
         try:
             view = self._client.bookies()
-            if bookie in {*view.writable, *view.readonly} or any(True for _ in self._client.store.underreplication().marked_ledgers()):
-                return True
-            return any(self._needs(ledger_id, bookie) for ledger_id in self._client.list_ledgers())
+            if bookie in {*view.writable, *view.readonly}:
+                return UNKNOWN
+            marks = sum(1 for _ in self._client.store.underreplication().marked_ledgers())
+            return marks + sum(self._needs(ledger_id, bookie) for ledger_id in self._client.list_ledgers())
         except BkError:
-            return True
+            return UNKNOWN
 
     def _needs(self, ledger_id: int, bookie: str) -> bool:
         try:
