@@ -218,10 +218,11 @@ class LocalResourceError(BkError):
 
 
 class MissingPackageError(BkError, ImportError):
-    """A Python package that is needed here is not installed, or too old. The message names it, the version and the Python."""
+    """A Python package that is needed here is not installed, too old, or cannot be imported. The message names it, the version or the
+    reason, and the Python."""
 
     code = "BK-PACKAGE"
-    advice = "Install the package that the message names, in the Python that it names."
+    advice = "Install the package that the message names, in the Python that it names; where it is there, do what the message says."
 
 
 class SecretUnavailableError(BkError):

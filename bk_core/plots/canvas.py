@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from bk_core.display.words import safe
@@ -34,21 +35,35 @@ def literal(text: str) -> str:
 def axes_for(ax: Any, height: float) -> Axes:
     """Return ``ax``, or the axes of a new figure that is ``height`` inches high.
 
-    MissingPackageError without matplotlib; ArgumentTypeError for an ``ax`` that is none.
+    MissingPackageError without matplotlib, and where it cannot be imported; ArgumentTypeError for an ``ax`` that is none.
     """
     try:
+        import_module("matplotlib")  # its absence has this name, and not that of a part
         from matplotlib.axes import Axes
-    except ImportError:
-        message = f'pictures need matplotlib, there is none ({sys.executable}): pip install "bk-spark[notebook]" there'
-        raise MissingPackageError(message, package="matplotlib") from None
-    if ax is None:
-        from matplotlib import pyplot
 
+        if ax is None:
+            from matplotlib import pyplot
+    except ImportError as error:
+        raise _without_matplotlib(error) from error
+    if ax is None:
         made: Axes = pyplot.subplots(figsize=(WIDTH, height), layout="constrained")[1]
         return made
     if not isinstance(ax, Axes):
         raise ArgumentTypeError(f"ax must be the axes of a figure of matplotlib, not of type {type(ax).__name__}")
     return ax
+
+
+def _without_matplotlib(error: ImportError) -> MissingPackageError:
+    """Return what to tell a user. An import that was interrupted cannot be made again in the same process, because numpy's modules are
+    initialised once; so it is no sign that a package is missing."""
+    if isinstance(error, ModuleNotFoundError) and error.name == "matplotlib":
+        message = f'pictures need matplotlib, there is none ({sys.executable}): pip install "bk-spark[notebook]" there'
+    else:
+        message = (
+            f"pictures need matplotlib, which is there and cannot be imported ({sys.executable}): {error}. If its first import was "
+            "interrupted (Ctrl-C, the stop button), restart the kernel or the program: no later import of this process can succeed"
+        )
+    return MissingPackageError(message, package="matplotlib")
 
 
 def legend_outside(axes: Axes, handles: Sequence[Any], title: str = "") -> None:

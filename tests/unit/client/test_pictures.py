@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from importlib.abc import MetaPathFinder
 from typing import Any
 
 import matplotlib
@@ -177,6 +178,31 @@ def test_without_matplotlib_it_says_what_to_install(client: BookKeeper, monkeypa
         MissingPackageError, match=r'pictures need matplotlib, there is none \(.*\): pip install "bk-spark\[notebook\]" there'
     ):
         log.plot_segments()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ImportError("cannot load module more than once per process"), ModuleNotFoundError("No module named 'kiwisolver'", name="kiwisolver")],
+    ids=["interrupted", "a part is missing"],
+)
+def test_a_matplotlib_that_cannot_be_imported_is_not_called_missing(
+    client: BookKeeper, monkeypatch: pytest.MonkeyPatch, error: ImportError
+) -> None:
+    """Ctrl-C during the first picture leaves numpy half imported."""
+
+    class Finder(MetaPathFinder):
+        def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+            if name == "matplotlib":
+                raise error
+
+    log = client.create_log("half")
+    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    with pytest.raises(MissingPackageError, match="is there and cannot be imported") as raised:
+        log.plot_segments()
+    assert str(error) in str(raised.value) and "restart the kernel" in str(raised.value) and "pip install" not in str(raised.value)
+    assert raised.value.__cause__ is error
 
 
 def test_text_of_others_is_no_formula(client: BookKeeper) -> None:
