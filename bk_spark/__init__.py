@@ -8,11 +8,12 @@ from bk_spark.needs import check
 
 if TYPE_CHECKING:
     from bk_spark.accumulators import count_in_accumulators as count_in_accumulators
+    from bk_spark.active import activate as activate
     from bk_spark.checkpoint.location import checkpoint_location as checkpoint_location
     from bk_spark.datasource import BookKeeperDataSource as BookKeeperDataSource
     from bk_spark.query_metrics import QueryMetrics as QueryMetrics
 
-__all__ = ["BookKeeperDataSource", "QueryMetrics", "checkpoint_location", "count_in_accumulators"]
+__all__ = ["BookKeeperDataSource", "QueryMetrics", "activate", "checkpoint_location", "count_in_accumulators"]
 
 
 if not TYPE_CHECKING:  # a type checker knows the names above, and finds others by itself
@@ -33,6 +34,11 @@ if not TYPE_CHECKING:  # a type checker knows the names above, and finds others 
             from bk_spark.accumulators import count_in_accumulators
 
             return count_in_accumulators
+        if name == "activate":
+            check()
+            from bk_spark.active import activate
+
+            return activate
         if name == "checkpoint_location":
             check()
             from bk_spark.checkpoint.location import checkpoint_location

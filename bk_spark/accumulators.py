@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from pyspark.sql.utils import is_remote
 
 from bk_core.errors import ArgumentTypeError, InvalidArgumentError
+from bk_spark.active import activate
 from bk_spark.datasource import BookKeeperDataSource
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def count_in_accumulators(spark: SparkSession, format_name: str = COUNTED_FORMAT
     accumulators.
 
     It takes the options of ``bookkeeper``, for batches and streams. Bytes written are the payload of entries; bytes read are those of
-    the columns in memory.
+    the columns in memory. The session is active in this thread afterwards, as ``bk_spark.activate`` makes it.
 
     Raises InvalidArgumentError for a name that cannot be, and with Spark Connect, whose client has no accumulators; ArgumentTypeError for
     what is no text.
@@ -66,6 +67,7 @@ def count_in_accumulators(spark: SparkSession, format_name: str = COUNTED_FORMAT
     context = spark.sparkContext
     accumulators = Accumulators(context.accumulator(0), context.accumulator(0), context.accumulator(0), context.accumulator(0))
     spark.dataSource.register(_source(format_name, accumulators))
+    activate(spark)
     return accumulators
 
 

@@ -30,6 +30,7 @@ from bk_core.errors import (
 from bk_core.exit_hook import before_clients_end
 from bk_core.near import meant
 from bk_core.threads import cannot_wait, start_aside
+from bk_spark.active import activate
 from bk_spark.checkpoint import hadoop_conf
 from bk_spark.checkpoint.gateway import Gateway
 from bk_spark.checkpoint.secret import keep_out_of_logs, let_go
@@ -184,7 +185,8 @@ def checkpoint_location(
 
     ``spark`` is the session. The driver that had the checkpoint loses it: its query ends with BK-FILES-TAKEN-OVER. ``take_over=False``
     refuses instead, also where that driver died. The checkpoint is closed when the application ends, or by ``bk_spark.checkpoint.close``.
-    The same call again, while it is open here, returns the same place and opens nothing; with other options it is refused.
+    The same call again, while it is open here, returns the same place and opens nothing; with other options it is refused. It makes the
+    session active in the calling thread, as ``bk_spark.activate`` does.
 
     Without ``uri`` Spark's setting ``spark.bookkeeper.metadataServiceUri`` counts, else BOOKKEEPER_METADATA_SERVICE_URI. ``protocol`` is
     that of ``bk_core.connect``. ``password``, ``ensemble_size``, ``write_quorum_size``, ``ack_quorum_size`` and ``digest_type`` are those
@@ -221,6 +223,7 @@ def checkpoint_location(
                 if not _is_open_here(application, name, asked):
                     _open_or_leave(application, name, uri, protocol, patience_s, options)
                     application.asked[name] = asked
+            activate(spark)  # whoever asks for a checkpoint writes next, perhaps in a thread that has no session yet
             return hadoop_conf.location(name, secure=application.where["tls"] is not None)
 
 

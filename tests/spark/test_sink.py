@@ -8,7 +8,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +21,6 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-import bk_core
 from bk_core.client.log.history import read_log
 from bk_core.client.log.intents import intents_of
 from bk_core.client.log.janitor import gc_log
@@ -257,28 +256,6 @@ def test_columns_by_name_and_evolution(sinks: Sinks, log: str) -> None:
         sinks.write(more, log=log)
     sinks.write(more, log=log, mergeSchema="true")
     assert sinks.rows(log) == [(1, "a", None), (2, "b", None), (3, None, 0.5)]
-
-
-def test_a_thread_of_its_own_writes_after_it_made_the_session_active(spark: SparkSession, cluster: Any, active: None, log: str) -> None:
-    """README, Deploying: the first is Spark's doing, the second one the way out that is named there."""
-    frame = spark.range(3)
-
-    def write() -> None:
-        frame.write.format("bookkeeper").options(**{"bookkeeper.metadataServiceUri": cluster.uri, "log": log}).mode("append").save()
-
-    def activate_and_write() -> None:
-        spark.createDataFrame([(1,)], "a int")
-        write()
-
-    def told(call: Callable[[], None]) -> BaseException | None:
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(call).exception(300)
-
-    assert "DATA_SOURCE_NOT_FOUND" in str(told(write))
-    assert told(activate_and_write) is None
-    with bk_core.connect(cluster.uri) as client:
-        view = read_log(client, log)
-        assert view.counts_before(view.end_position)[0] == 3
 
 
 def test_take_over(sinks: Sinks, log: str) -> None:
