@@ -1,4 +1,4 @@
-"""Child processes that never outlive their parent, and the ports they listen on."""
+"""Child processes that never outlive their parent but to tidy up, and the ports they listen on."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from bk_core.errors import BookieUnavailableError, OperationTimeoutError
 from bk_core.threads import Home
 
 _LAUNCHER = Path(__file__).with_name("launcher.py")
+_REMOVER = Path(__file__).with_name("remover.py")
 _LOG_TAIL_LINES = 12
 # Below the range from which the kernel takes ports for outgoing connections, so that a stopped bookie's port stays free for its return.
 _PORTS = range(20_000, 32_000)
@@ -72,6 +73,19 @@ def spawn(command: Sequence[str], *, stdout: Any, stderr: Any, env: Mapping[str,
             env={**os.environ, **(env or {})},
             start_new_session=True,
         )
+    )
+
+
+def spawn_remover(directory: Path) -> subprocess.Popen[bytes]:
+    """Start the process that removes ``directory`` when this process, which holds the lock in there, lets it go or dies.
+
+    It is the one child that outlives this process, for as long as that takes: in a session of its own, so that whoever kills this one's
+    group leaves it.
+    """
+    command = [sys.executable, "-I", "-S", str(_REMOVER), str(directory)]
+    quiet = subprocess.DEVNULL
+    return _spawner().start(
+        lambda: subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, cwd=directory.parent, start_new_session=True)
     )
 
 

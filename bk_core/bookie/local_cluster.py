@@ -4,11 +4,11 @@ The bookies are embedded ones (a Python process each) or Apache's (a JVM each); 
 directory::
 
     cluster.json        kind, ports: found again at the next start, so the URI and the bookie ids stay the same
-    lock                held while the cluster runs
+    lock                held while the cluster runs; remover.py waits for it beside a temporary directory
     zookeeper/, etcd/   data and log of the metadata store
     bookie-0/ ...       data and bookie.log of one bookie
 
-All children die with this process, however it ends.
+All children die with this process, however it ends. A temporary directory goes then, too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from bk_core.arguments import SECONDS, TEXT, checked, whole
 from bk_core.bookie import apache as apache_releases
 from bk_core.bookie.apache import ApacheBookie, ApacheSettings
 from bk_core.bookie.certificates import LocalSecurity
-from bk_core.bookie.children import free_port
+from bk_core.bookie.children import free_port, spawn_remover
 from bk_core.bookie.embedded_process import EmbeddedBookieProcess
 from bk_core.bookie.etcd_process import EtcdProcess
 from bk_core.bookie.leaving import left_undone
@@ -145,10 +145,10 @@ class LocalCluster:
     # --- the life of the whole ---------------------------------------------------------------------------------------
 
     def _open_directory(self, directory: Path | None) -> Path:
+        is_temporary = directory is None
         if directory is None:
-            made = Path(tempfile.mkdtemp(prefix="bk-cluster-"))
-            self._resources.callback(shutil.rmtree, made, ignore_errors=True)
-            directory = made
+            directory = Path(tempfile.mkdtemp(prefix="bk-cluster-"))
+            self._resources.callback(shutil.rmtree, directory, ignore_errors=True)
         directory = directory.absolute()
         try:
             directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)  # one that is there stays as it is
@@ -162,6 +162,8 @@ class LocalCluster:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise InvalidArgumentError(f"a local cluster is already running in {directory}") from None
+        if is_temporary:  # for an owner that dies: it removes what its rmtree above cannot
+            self._resources.callback(spawn_remover(directory).wait)
         self._resources.callback(fcntl.flock, lock, fcntl.LOCK_UN)  # a forked child may have the file open for longer
         self._require_room(directory)
         return directory
@@ -291,6 +293,11 @@ class LocalCluster:
         if not self._closed and self._home.is_here:
             self._closed = True
             self._resources.close()
+
+    @property
+    def is_closed(self) -> bool:
+        """True once ``close`` has begun, also one that was interrupted: a cluster that is closed does not start again."""
+        return self._closed
 
     def __enter__(self) -> LocalCluster:
         return self

@@ -145,6 +145,11 @@ class BookKeeper(LooksInside, StaysHere):
         end_with_process(self)
 
     @property
+    def is_closed(self) -> bool:
+        """True once ``close`` has begun, also one that was interrupted: no call of this client goes out any more."""
+        return self._closed or self._going_on is not None or self._shared.is_over
+
+    @property
     def store(self) -> MetadataStore:
         """The metadata store, for logs and other tools."""
         self._home.check()
@@ -421,10 +426,12 @@ class BookKeeper(LooksInside, StaysHere):
 
     @checked(limit=POSITIVE)
     def trace(self, name: str = "client", *, limit: int = 10_000) -> AbstractContextManager[Trace]:
-        """Record the messages of this client with bookies and the metadata store while a ``with`` block runs, and yield their Trace.
+        """Record the messages of this client about entries of ledgers while a ``with`` block runs, and yield their Trace.
 
         ``name`` is what the client is called there. ``limit`` is how many messages are recorded at most; memory holds them all. Payloads
-        are not recorded.
+        are not recorded. Recorded are requests to bookies (adds, reads, fences, LACs, forces) and, of those to the metadata store, changes
+        and reads of the metadata of a ledger in use, as a recovery, a close and a change of the ensemble make them. Making, opening,
+        listing and deleting ledgers, and the lists of logs, are not.
 
         >>> with client.trace() as trace:
         ...     client.recover_ledger(7)

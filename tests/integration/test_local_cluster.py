@@ -138,7 +138,8 @@ def test_temporary_directory_is_removed() -> None:
         cluster.wait_unregistered(0)
         with pytest.raises(InvalidArgumentError, match="no bookie 1"):
             cluster.kill(1)
-    assert not directory.exists()
+        assert not cluster.is_closed
+    assert not directory.exists() and cluster.is_closed
     cluster.close()
 
 
@@ -155,6 +156,23 @@ def test_children_die_with_a_killed_parent(tmp_path: Path) -> None:
     deadline = time.monotonic() + 10
     while Path(f"/proc/{bookie}").exists() and "Z" not in Path(f"/proc/{bookie}/stat").read_text().rpartition(")")[2].split()[0]:
         assert time.monotonic() < deadline, "the bookie outlived its parent"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("group", [False, True], ids=["the process", "its group, as Jupyter does"])
+def test_a_temporary_directory_goes_with_a_killed_parent(group: bool) -> None:
+    program = (
+        "import time; from bk_core.bookie.local_cluster import local_cluster\n"
+        "cluster = local_cluster(1); print(cluster.directory, flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, start_new_session=True) as parent:
+        assert parent.stdout is not None
+        directory = Path(parent.stdout.readline().strip())
+        assert (directory / "cluster.json").exists()
+        (os.killpg if group else os.kill)(parent.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while directory.exists():
+        assert time.monotonic() < deadline, "the directory outlived the parent"
         time.sleep(0.05)
 
 

@@ -251,12 +251,14 @@ def test_connecting_and_closing(uri: str) -> None:
 
     def call(point: int) -> None:
         clients.append(bk_core.connect(uri))
+        assert not clients[-1].is_closed
         clients[-1].close()
 
     def after(point: int) -> None:
         if clients:
             bk = clients.pop()
             bk.close()
+            assert bk.is_closed
             assert not bk._shared.reactor._thread.is_alive()
             assert not any(thread.is_alive() for thread in bk._shared._metadata._threads)
 
@@ -274,6 +276,7 @@ def test_an_interrupted_close_goes_on(uri: str, dropped: bool) -> None:
     def after(point: int) -> None:
         bk = clients.pop()
         session, threads = bk._shared, (bk._shared.reactor._thread, *bk._shared._metadata._threads)
+        assert bk.is_closed or not session._closed, point
         if dropped or not session._closed:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ResourceWarning)
