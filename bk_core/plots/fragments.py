@@ -25,7 +25,8 @@ def draw_fragments(bars: Sequence[Bar], *, title: str, dead: Collection[str], wr
 
     Where an ensemble is larger than ``write_quorum_size``, a bookie has some of the entries only: its bar is light, and dark where it has
     an entry. Of a fragment with too many entries to be seen one by one the dark part is as high as the share of the entries.
-    The live copies of each fragment stand above it and in the legend. A fragment that may grow has no end: its bars are open on the right.
+    The live copies of each fragment stand above it and in the legend. A fragment that may grow has no end: its bars are open on the right,
+    and the axis has no numbers below them, because metadata does not tell how many entries it has.
     """
     bookies = sorted({bookie for bar in bars for bookie in bar[2]})
     axes = axes_for(ax, 1.5 + 0.42 * len(bookies))
@@ -63,7 +64,12 @@ def draw_fragments(bars: Sequence[Bar], *, title: str, dead: Collection[str], wr
         handles.append(Patch(facecolor="white", edgecolor=INK, hatch="////", label="on a dead bookie: no copy to read now"))
     axes.set_yticks(range(len(bookies)), [literal(f"{bookie} (dead)" if bookie in dead else bookie) for bookie in bookies])
     axes.set(xlim=(0, end), ylim=(len(bookies) - 0.4, -1.1), xlabel="entry", title=literal(title))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if growing:  # its bars have the width of a word, and no entry stands at their end
+        axes.set_xlabel("entry (how many the open fragment has is not known: not to scale)")
+        ticks = {int(tick) for tick in MaxNLocator(6, integer=True).tick_values(0, max(1, known)) if tick < known * 0.93}
+        axes.set_xticks(sorted({0, known} | ticks))
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     plain(axes)
     legend_outside(axes, handles)
     return axes

@@ -14,12 +14,29 @@ if TYPE_CHECKING:
 Step: TypeAlias = tuple[datetime, int, int, int]
 """A segment: when it was committed, its ledger, and what the log had before and behind it (rows or bytes)."""
 LEGEND_MAX = 10
+BAR = {"linewidth": 5, "solid_capstyle": "butt", "marker": "_", "markersize": 5, "markeredgewidth": 2}
+"""A bar has a mark at both of its ends: without, one of few rows would be thinner than a pixel beside large ones."""
 MOMENT_S = 1.0  # the width of a picture of a single moment
 DAY_S = 86400.0
 TIMES = ["%Y", "%Y-%m", "%b %d", "%H:%M", "%H:%M", "%H:%M:%S.%f"]  # with years, months, days, hours, minutes, seconds between two ticks
 AT_ZERO = [*TIMES[:3], "%b %d", *TIMES[4:]]  # midnight, among hours, is a new day
 DATES = ["", "", "%Y", "%Y-%m-%d", "%Y-%m-%d", "%Y-%m-%d"]
 """A tick of the time axis has a whole time, because nobody reads 05 as seconds. The date stands at its end, once."""
+
+
+def places_of(ledgers: Sequence[int]) -> dict[int, int]:
+    """Return the place of each ledger among the colours: by its id, so that a ledger looks the same in all pictures of a log.
+
+    Of two ledgers with the same place the second takes the next one that is free, as long as there are as many colours as ledgers.
+    """
+    places: dict[int, int] = {}
+    for ledger in ledgers:
+        place = ledger % LEGEND_MAX
+        if len(places) < LEGEND_MAX:
+            taken = set(places.values())
+            place = next(at % LEGEND_MAX for at in range(place, place + LEGEND_MAX) if at % LEGEND_MAX not in taken)
+        places[ledger] = place
+    return places
 
 
 def draw_segments(
@@ -46,9 +63,9 @@ def draw_segments(
     from matplotlib.ticker import EngFormatter, StrMethodFormatter
 
     ledgers = list(dict.fromkeys(ledger for _, ledger, _, _ in steps))
-    place = {ledger: at for at, ledger in enumerate(ledgers)}
+    place = places_of(ledgers)
     handles: list[Any] = [
-        Line2D([], [], color=colour(at), linewidth=5, label=f"ledger {ledger}") for at, ledger in enumerate(ledgers[:LEGEND_MAX])
+        Line2D([], [], color=colour(place[ledger]), linewidth=5, label=f"ledger {ledger}") for ledger in ledgers[:LEGEND_MAX]
     ]
     if len(ledgers) > LEGEND_MAX:
         handles.append(Patch(facecolor="none", label=f"... and {len(ledgers) - LEGEND_MAX:,} more ledgers; colours come again"))
@@ -56,7 +73,7 @@ def draw_segments(
         times = [at for at, *_ in steps]
         axes.step([times[0], *times], [steps[0][2], *(after for *_, after in steps)], where="post", color=GREY, linewidth=0.8, zorder=1)
         for at, ledger, before, after in steps:
-            axes.plot([at, at], [before, after], color=colour(place[ledger]), linewidth=5, solid_capstyle="butt", zorder=2)
+            axes.plot([at, at], [before, after], color=colour(place[ledger]), zorder=2, **BAR)
     if trimmed:
         axes.axhspan(0, trimmed, facecolor="none", edgecolor=GREY, hatch="....", linewidth=0)
         handles.append(Patch(facecolor="none", edgecolor=GREY, hatch="....", label=f"trimmed: {trimmed:,} {unit}"))

@@ -10,13 +10,15 @@ from bk_core.plots.canvas import COLOURS, GREY, INK, RED, axes_for, legend_below
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-KINDS = {"add": (COLOURS[0], "an add"), "read": (COLOURS[2], "a read"), "fence": (COLOURS[1], "a fence, with or without a read"),
+KINDS = {"add": (COLOURS[0], "an add"), "lac": (COLOURS[4], "the LAC, written without an entry"), "force": (COLOURS[7], "a force"),
+         "read": (COLOURS[2], "a read"), "fence": (COLOURS[1], "a fence, with or without a read"),
          "metadata": (COLOURS[3], "to the metadata store")}  # fmt: skip
 LABELS_MAX = 60
 """Above so many messages the words at the lines would cover one another."""
 _SLANT = 40  # degrees
 _FOR_WORDS = 0.12  # of the width: room on the right for the words of the last steps
-_BESIDE_PT = 12  # points between the words of one lane, so that they stand beside each other and not on each other
+_BESIDE_PT = 14  # points between the words of one lane, so that they stand beside each other and not on each other
+_LINE_MAX = 22  # letters of a line of words; longer ones would reach the words of the lane above
 _AXES_PT = 560  # of the width of a picture, beside the names of its lanes
 _HALF = 0.5  # of a step: how far behind its sending a message arrives that was never answered
 
@@ -53,8 +55,10 @@ def draw_trace(lanes: Sequence[str], lines: Sequence[Mapping[str, Any]], *, scal
     handles.append(Line2D([], [], color=INK, linestyle=":", label="its answer"))
     if any(one["refused"] for one in messages):
         handles.append(Line2D([], [], color=RED, linestyle=":", marker="X", label="an answer that refuses"))
-    if any(one["answered"] is None for one in messages):
+    if any(one["answered"] is None and one["wants"] for one in messages):
         handles.append(Line2D([], [], color=GREY, marker=">", label="no answer so far"))
+    if any(one["answered"] is None and not one["wants"] for one in messages):
+        handles.append(Line2D([], [], color=GREY, marker=">", markerfacecolor="white", label="no answer is wanted"))
     if any("mark" in one for one in lines):
         handles.append(Line2D([], [], color=INK, marker="D", linestyle="", label="what the client knows then"))
     axes.set_yticks(range(len(lanes)), [literal(lane) for lane in lanes])
@@ -80,12 +84,23 @@ def _message(axes: Axes, place: Mapping[str, int], one: Mapping[str, Any], unit:
     back = None if one["answered"] is None else one["answered"][unit]
     there = sent + (_HALF if not unit else span * 0.02) if back is None else (sent + back) / 2
     axes.plot([sent, there], [client, peer], color=line, linewidth=1.3, zorder=2)
-    axes.plot(there, peer, marker=">" if back is None else "o", markersize=4, color=GREY if back is None else line, zorder=3)
+    style: dict[str, Any] = {"color": GREY if back is None else line}
+    if back is None and not one["wants"]:
+        style["markerfacecolor"] = "white"
+    axes.plot(there, peer, marker=">" if back is None else "o", markersize=4, zorder=3, **style)
     if back is not None:
         axes.plot([there, back], [peer, client], color=RED if one["refused"] else line, linewidth=1.0, linestyle=":", zorder=2)
         if one["refused"]:
             axes.plot(back, client, marker="X", markersize=7, color=RED, zorder=4)
     return one["what"] if not one["refused"] else f"{one['what']}: {one['answer']}", there
+
+
+def in_lines(text: str) -> str:
+    """Return ``text`` in two lines if it is long and has a colon or a comma to break it at."""
+    for end in (": ", ", "):
+        if len(text) > _LINE_MAX and end in text:
+            return f"{end.strip()}\n".join(text.split(end, 1))
+    return text
 
 
 class _Words:
@@ -101,14 +116,18 @@ class _Words:
         self._lanes.setdefault((y, below), []).append((x, text, ink))
 
     def write(self) -> None:
-        """Write all. Words that would stand on those before them move to the right."""
+        """Write all. Words that would stand on those before them move to the right; a white edge keeps them apart from the lines."""
+        from matplotlib.patheffects import withStroke
+
         for (y, below), words in self._lanes.items():
             free = float("-inf")
             for x, text, ink in sorted(words, key=lambda one: one[0]):
+                text = in_lines(text)
                 at = max(x * self._points, free)
-                free = at + _BESIDE_PT
+                free = at + _BESIDE_PT * (1 + text.count("\n"))
                 moved = at - x * self._points
                 self._axes.annotate(
                     text, (x, y), xytext=(2 + moved, -4 if below else 4), textcoords="offset points", fontsize="x-small", color=ink,
+                    path_effects=[withStroke(linewidth=2, foreground="white")], multialignment="left",
                     zorder=5, rotation=-_SLANT if below else _SLANT, rotation_mode="anchor", ha="left", va="top" if below else "bottom",
                 )  # fmt: skip

@@ -212,8 +212,8 @@ def _told(message: Request) -> tuple[str, str, Entries]:
         case ReadLacRequest():
             return "read", "read LAC", None
         case WriteLacRequest():
-            return "add", f"write LAC {message.last_add_confirmed}", None
+            return "lac", f"write LAC {message.last_add_confirmed}", None
         case ForceLedgerRequest():
-            return "add", "force", None
+            return "force", "force", None
         case _:
             return "read", type(message).__name__.removesuffix("Request"), None

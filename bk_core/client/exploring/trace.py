@@ -25,8 +25,9 @@ Entries: TypeAlias = tuple[int, int] | None
 class TraceMessage:
     """One request of a client, and its answer.
 
-    ``client`` is the name of the trace, ``peer`` a bookie or "metadata store". ``kind`` is "add", "read", "fence" or "metadata"; ``verb``
-    says it in words, and ``entries`` are the first and the last entry that it is about. ``answer`` is the status; "" while there is none.
+    ``client`` is the name of the trace, ``peer`` a bookie or "metadata store". ``kind`` is "add", "lac" (the last add confirmed, written
+    without an entry), "force", "read", "fence" or "metadata"; ``verb`` says it in words, and ``entries`` are the first and the last entry
+    that it is about. ``answer`` is the status; "" while there is none, and "none is wanted" where none comes.
     ``is_refused`` is True if that is no success; that there is no such entry is an answer like another one.
     Times are nanoseconds on this host's monotonic clock, as the client sent the request and took in the answer.
     """
@@ -84,11 +85,13 @@ class Recording(Protocol):
 
 
 class Trace:
-    """The messages that one or more clients exchanged, as the clients saw them.
+    """The messages about entries of ledgers that one or more clients exchanged, as the clients saw them.
 
     ``with client.trace() as trace`` records one; ``+`` puts those of several clients of one process together. It can be looked at while it
-    is recorded. What it does not have: calls that make or delete ledgers, answers that came after the end, and times at bookies, because
-    only clients are looked at.
+    is recorded. It has all requests to bookies that a handle, a reader or a recovery makes: adds, reads, fences, LACs, forces. Of the
+    metadata store it has what happens to a ledger in use: its metadata written by compare-and-set (a change of the ensemble, a recovery, a
+    close) and read again on the way. What it does not have: making, opening, listing and deleting ledgers, lists of logs, the registration
+    of bookies, answers that came after the end, and times at bookies, because only clients are looked at.
 
     >>> with client.trace("reader") as trace:
     ...     client.recover_ledger(7)
@@ -234,7 +237,7 @@ def lines(trace: Trace, until: int | None) -> Iterator[dict[str, Any]]:
         seen = end is not None and (until is None or end.number <= until)
         yield {
             "client": message.client, "peer": message.peer, "kind": message.kind, "what": message.what,
-            "answer": message.answer if seen else "", "refused": message.is_refused and seen,
+            "answer": message.answer if seen else "", "refused": message.is_refused and seen, "wants": message.answer != NONE_WANTED,
             "sent": (begin.number, begin.at_ms), "answered": (end.number, end.at_ms) if seen and end is not None else None,
         }  # fmt: skip
     for one in steps:

@@ -14,8 +14,9 @@ import pytest
 from bk_core.client import BookKeeper, connect
 from bk_core.errors import ArgumentTypeError, InvalidArgumentError, MissingPackageError
 from bk_core.plots.canvas import COLOURS
-from bk_core.plots.segments import LEGEND_MAX, draw_segments
-from bk_core.plots.trace import draw_trace
+from bk_core.plots.fragments import draw_fragments
+from bk_core.plots.segments import LEGEND_MAX, draw_segments, places_of
+from bk_core.plots.trace import draw_trace, in_lines
 
 matplotlib.use("Agg")
 from matplotlib import pyplot  # noqa: E402 - after the backend was chosen
@@ -135,7 +136,7 @@ def test_a_time_is_whole_at_each_tick(apart: timedelta, tick: str, date: str) ->
 
 def test_words_of_one_lane_stand_beside_each_other() -> None:
     """Two messages within a thousandth of the width: their words would cover one another."""
-    message = {"kind": "add", "client": "writer", "answer": "OK", "refused": False}
+    message = {"kind": "add", "client": "writer", "answer": "OK", "refused": False, "wants": True}
     lines = [
         {**message, "peer": peer, "sent": (number, sent), "answered": (number, sent + 1.0), "what": f"add {number}"}
         for number, (peer, sent) in enumerate([("b", 10.0), ("b", 10.5), ("c", 10.5), ("b", 999.0)])
@@ -143,6 +144,48 @@ def test_words_of_one_lane_stand_beside_each_other() -> None:
     axes = draw_trace(["writer", "b", "c"], lines, scale="time", title="")
     moved = {text.get_text(): text.xyann[0] for text in axes.texts}
     assert moved["add 0"] == moved["add 2"] == moved["add 3"] and moved["add 1"] - moved["add 0"] > 10
+
+
+def test_long_words_of_a_lane_stand_in_two_lines() -> None:
+    """In one line they would reach the words of the lane above."""
+    assert in_lines("set metadata: CLOSED, last entry 2") == "set metadata:\nCLOSED, last entry 2"
+    assert in_lines("ledger 1 is CLOSED, last entry 2") == "ledger 1 is CLOSED,\nlast entry 2"
+    assert in_lines("add 3: FENCED") == "add 3: FENCED" and in_lines("acknowledged up to entry 123") == "acknowledged up to entry 123"
+
+
+def test_a_lac_is_no_add_and_wants_no_answer() -> None:
+    message = {"client": "writer", "peer": "b", "answer": "", "refused": False, "sent": (1, 0.0), "answered": None}
+    lines = [{**message, "kind": "lac", "what": "write LAC 2", "wants": False}, {**message, "kind": "add", "what": "add 3", "wants": True}]
+    told = words(draw_trace(["writer", "b"], lines[:1], scale="order", title=""))
+    assert "the LAC, written without an entry" in told and "an add" not in told
+    assert "no answer is wanted" in told and "no answer so far" not in told
+    told = words(draw_trace(["writer", "b"], lines, scale="order", title=""))
+    assert "an add" in told and "no answer is wanted" in told and "no answer so far" in told
+
+
+@pytest.mark.parametrize("known", [0, 16], ids=["one fragment", "two fragments"])
+def test_an_open_fragment_has_no_numbers(known: int) -> None:
+    """Metadata does not tell how many entries it has, so none is made up."""
+    bars = [*([(0, known - 1, ("a", "b"), "2 of 2")] if known else []), (known, None, ("a", "c"), "2 of 2")]
+    axes = draw_fragments(bars, title="", dead=(), write_quorum_size=2)
+    assert axes.get_xticks().min() == 0 and axes.get_xticks().max() == known and "not to scale" in axes.get_xlabel()
+    closed = draw_fragments([(0, 15, ("a",), "1 of 1")], title="", dead=(), write_quorum_size=1)
+    assert closed.get_xlabel() == "entry"
+
+
+def test_a_ledger_has_its_colour_after_a_trim() -> None:
+    assert places_of([3, 4, 5]) == {3: 3, 4: 4, 5: 5} and places_of([4, 5]) == {4: 4, 5: 5}
+    assert places_of([3, 13, 4]) == {3: 3, 13: 4, 4: 5}
+    many = places_of(range(100, 100 + 2 * LEGEND_MAX))
+    assert len(set(list(many.values())[:LEGEND_MAX])) == LEGEND_MAX and set(many.values()) == set(range(LEGEND_MAX))
+
+
+def test_a_segment_of_one_row_is_seen_beside_a_large_one() -> None:
+    begun = datetime(2026, 11, 28, 4, 45, tzinfo=UTC)
+    axes = draw_segments([(begun, 1, 0, 100_000), (begun + timedelta(seconds=1), 2, 100_000, 100_001)], title="", unit="rows",
+                         trimmed=0, marks={}, live=0)  # fmt: skip
+    bars = [line for line in axes.lines if line.get_linewidth() == 5]
+    assert len(bars) == 2 and all(bar.get_marker() == "_" and bar.get_markeredgewidth() >= 2 for bar in bars)
 
 
 def test_as_many_colours_as_a_legend_has_places() -> None:

@@ -142,7 +142,7 @@ def test_the_picture_has_a_lane_for_everybody_and_the_words_of_each_message(clie
     found = words(axes)
     assert f"ledger {ledger_id}" in found and "add 3: FENCED" in found and "an answer that refuses" in found and "not to scale" in found
     at = next(step.number for step in trace.steps() if "IN_RECOVERY ->" in step.text)
-    partly = words(trace.plot(until=at))
+    partly = words(trace.plot(until=at)).replace(":\n", ": ")
     assert "set metadata: IN_RECOVERY" in partly and "CLOSED" not in partly and "no answer so far" in partly
     assert trace.plot(scale="time").get_xlabel() == "milliseconds"
     axes = pyplot.subplots()[1]
