@@ -11,11 +11,12 @@ import matplotlib
 import pytest
 
 from bk_core.client import BookKeeper, connect
-from bk_core.client.exploring.recorder import Recorder
+from bk_core.client.exploring.recorder import Recorder, _told
 from bk_core.client.exploring.trace import METADATA_STORE, Trace, TraceMessage, joined
 from bk_core.errors import ArgumentTypeError, InvalidArgumentError, LedgerFencedError
 from bk_core.protocol.effects import ReadLedger
 from bk_core.protocol.events import LedgerRead, Outcome
+from bk_core.protocol.wire.messages import ForceLedgerRequest, WriteLacRequest
 from tests.unit.client.test_pictures import words
 
 matplotlib.use("Agg")
@@ -122,6 +123,11 @@ def test_an_answer_is_refused_by_its_status(clients: tuple[BookKeeper, BookKeepe
     assert by_answer["OK"] is False and by_answer["NO_ENTRY"] is False and by_answer["FENCED"] is True
     made = TraceMessage("c", "b", 1, "read", "read", None, 0, 1, "OKAY, but no")
     assert made.is_refused is False and replace(made, is_refused=True).is_refused
+
+
+def test_a_lac_and_a_force_are_no_adds() -> None:
+    assert _told(WriteLacRequest(1, 2, 7, b"", b"")) == ("lac", "write LAC 7", None)
+    assert _told(ForceLedgerRequest(1, 2)) == ("force", "force", None)
 
 
 def test_what_is_joined_has_the_same_answer() -> None:
