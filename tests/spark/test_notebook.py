@@ -84,11 +84,11 @@ def run(notebook: Any, place: Path) -> list[Any]:
 @pytest.mark.filterwarnings("default")  # the kernel's client libraries warn about themselves
 @pytest.mark.parametrize("path", _all())
 def test_runs_from_top_to_bottom(path: Path, place: Path) -> None:
-    """Each cell of those of RUN_AGAIN runs twice in a row, but for the last, which ends the cluster."""
+    """Each cell of those of RUN_AGAIN runs twice in a row, also the last, which ends the cluster."""
     notebook = nbformat.read(path, as_version=4)
     if path.stem in RUN_AGAIN:
         codes = [cell for cell in notebook.cells if cell.cell_type == "code"]
-        notebook.cells = [twin for cell in codes[:-1] for twin in (cell, nbformat.v4.new_code_cell(cell.source))] + [codes[-1]]
+        notebook.cells = [twin for cell in codes for twin in (cell, nbformat.v4.new_code_cell(cell.source))]
     outputs = run(notebook, place)
     assert not [output for output in outputs if output.output_type == "error"]
     assert any("image/png" in output.get("data", {}) for output in outputs)
@@ -127,7 +127,7 @@ ledger = client.ledger(writer.ledger_id)
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_an_interrupted_cell_leaves_a_working_notebook(place: Path) -> None:
-    """Its own handles go on after it, and the next cells work."""
+    """Its own handles go on after it, and the next cells work. After an end that left the names behind, the first cell begins anew."""
     notebook = nbformat.read(FOLDER / "explore_ledgers.ipynb", as_version=4)
     codes = [cell for cell in notebook.cells if cell.cell_type == "code"]
     cells = [codes[0], nbformat.v4.new_code_cell(MADE)]
@@ -137,6 +137,8 @@ def test_an_interrupted_cell_leaves_a_working_notebook(place: Path) -> None:
             "assert client.ledger(ledger.ledger_id).refresh().length == 1; ledger.plot_fragments(); client.ledgers()"
         )
         cells += [cell, check]
-    notebook.cells = [*cells, nbformat.v4.new_code_cell("client.close(); cluster.close()")]
+    end = "client.close(); cluster.close()"
+    anew = [end, codes[0].source, "writer = client.create_ledger(); assert writer.append(b'x') == 0; writer.close()", end]
+    notebook.cells = [*cells, *map(nbformat.v4.new_code_cell, anew)]
     errors = [output.ename for output in run(notebook, place) if output.output_type == "error"]
     assert errors == ["KeyboardInterrupt"] * len(WAITS)
