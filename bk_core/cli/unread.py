@@ -1,7 +1,8 @@
 """Commands that wait for more to print end when nobody reads what they print: ``bk checkpoint tail NAME | head -1``.
 
 A program learns at its next write that the reader of its output has gone, and a command that follows may not write for hours. So a thread
-asks the system about standard output meanwhile.
+asks the system about standard output meanwhile, and signals the main thread until what runs there has ended: Python drops an error that is
+raised while a generator is thrown away, or in another finalizer, so one signal may be lost.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import select
 import signal
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import current_thread, main_thread
 from types import FrameType
@@ -44,8 +45,9 @@ def ended_unread() -> Iterator[None]:
         yield
         return
     stop_reading, stop = os.pipe()
-    watch = _Watch(watched, stop_reading)
+    watch = _Watch(watched, stop_reading, sys.unraisablehook)
     before = signal.signal(signal.SIGPIPE, watch.on_signal)
+    sys.unraisablehook = watch.on_dropped
     try:
         start_aside(watch.run, "bk-unread")
         yield
@@ -55,6 +57,7 @@ def ended_unread() -> Iterator[None]:
         watch.is_told = True  # from here on no signal ends anything
         os.close(stop)  # the thread closes the rest
         signal.signal(signal.SIGPIPE, before)
+        sys.unraisablehook = watch.tell_dropped
 
 
 def _pipe_of_output() -> int | None:
@@ -69,10 +72,11 @@ def _pipe_of_output() -> int | None:
 
 
 class _Watch:
-    """Watches the output, and signals the main thread until it has been told."""
+    """Watches the output, and signals the main thread until it is stopped. ``tell_dropped`` is told of what others drop."""
 
-    def __init__(self, watched: int, stop: int) -> None:
+    def __init__(self, watched: int, stop: int, tell_dropped: Callable[[sys.UnraisableHookArgs], object]) -> None:
         self.is_told = False
+        self.tell_dropped = tell_dropped
         self._is_gone = False
         self._watched, self._stop = watched, stop
         self._main = main_thread().ident
@@ -84,7 +88,7 @@ class _Watch:
         try:
             while self._main is not None:
                 found = dict(poll.poll(_AGAIN_S * 1000 if self._is_gone else None))
-                if self._stop in found or self.is_told:
+                if self._stop in found:
                     return
                 if found.get(self._watched, 0) & _GONE:
                     self._is_gone = True
@@ -96,7 +100,15 @@ class _Watch:
             os.close(self._stop)
 
     def on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        """Raise once, on the main thread. Writes to other pipes and sockets send this signal as well; those raise their own error."""
+        """Raise on the main thread, once unless that was dropped. Writes to other pipes and sockets send this signal as well; those raise
+        their own error."""
         if self._is_gone and not self.is_told:
             self.is_told = True
             raise _UnreadError
+
+    def on_dropped(self, dropped: sys.UnraisableHookArgs) -> None:
+        """Take note of an error that Python dropped. If it is ours, the next signal raises it again, and nobody is told."""
+        if isinstance(dropped.exc_value, _UnreadError):
+            self.is_told = False
+        else:
+            self.tell_dropped(dropped)

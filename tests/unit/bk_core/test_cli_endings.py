@@ -118,6 +118,56 @@ cli.main(["one"])
             process.kill()
 
 
+def test_a_reader_that_goes_while_a_generator_is_thrown_away_ends_the_command_in_silence() -> None:
+    """Python drops what is raised in a finalizer, and prints it. The next signal ends the command."""
+    program = """
+import sys, threading
+from bk_core import cli
+from bk_core.cli.unread import ended_unread
+def runs():
+    try:
+        yield 1
+    finally:
+        threading.Event().wait(600)
+@cli.cli.command("one")
+@ended_unread()
+def one():
+    one = runs()
+    next(one)
+    print("here", flush=True)
+    del one
+    print("thrown away", file=sys.stderr)
+    threading.Event().wait(600)
+cli.main(["one"])
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT) as process:
+        try:
+            assert process.stdout is not None and process.stderr is not None
+            assert process.stdout.readline() == b"here\n"
+            process.stdout.close()
+            assert process.wait(30) == 141
+            assert process.stderr.read() == b"thrown away\n"
+        finally:
+            process.kill()
+
+
+def test_an_error_of_another_finalizer_is_told_as_ever() -> None:
+    program = """
+from bk_core import cli
+from bk_core.cli.unread import ended_unread
+class Held:
+    def __del__(self):
+        raise ValueError("of its own")
+@cli.cli.command("one")
+@ended_unread()
+def one():
+    Held()
+cli.main(["one"])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, env=ENVIRONMENT, timeout=60)
+    assert (done.returncode, done.stdout) == (0, b"") and b"ValueError: of its own" in done.stderr
+
+
 def test_another_pipe_that_nobody_reads_ends_no_command_that_follows() -> None:
     program = """
 import os, signal
