@@ -60,7 +60,8 @@ def info(uri: str, protocol: str, as_json: bool) -> None:
     Disks that bookies of one host seem to share, because they are of one size and have as much free, count once.
 
     --json: uri, cluster (INSTANCEID), layout, logRoot, ledgers, logs, bookies (total, writable, readOnly, down, answering), totalBytes,
-    freeBytes, sharedDisks (bookies on the disks of another), autorecovery (on, delaySeconds, auditor), markedLedgers.
+    freeBytes, sharedDisks (bookies on the disks of another), autorecovery (on, delaySeconds, auditor), markedLedgers,
+    marked (the first 20 of them).
     """
     from bk_core.client.doctor.facts import cluster_facts
 

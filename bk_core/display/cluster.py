@@ -205,6 +205,7 @@ def info_facts(found: ClusterFacts, uri: str) -> dict[str, Any]:
         "sharedDisks": found.sharing,
         "autorecovery": {"on": found.autorecovery_on, "delaySeconds": found.recovery_delay_s, "auditor": found.auditor},
         "markedLedgers": found.marked,
+        "marked": list(found.marked_first),
     }
 
 
@@ -230,9 +231,15 @@ def info(found: ClusterFacts, uri: str) -> Table:
         ("disks", used),
         ("auto-recovery", switch if found.auditor is not None else f"{switch}, and none runs"),
         ("auditor", found.auditor),
-        ("marked ledgers", found.marked),
+        ("marked ledgers", _marked(found)),
     ]
     return Table(["at", uri], rows)
+
+
+def _marked(found: ClusterFacts) -> str:
+    first = found.marked_first
+    more = f" and {found.marked - len(first):,} more" if found.marked > len(first) else ""
+    return f"{found.marked:,}" + (f": {', '.join(map(str, first))}{more}" if first else "")
 
 
 def bench(found: Iterable[Measured], shares: Sequence[float]) -> Table:

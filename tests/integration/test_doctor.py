@@ -51,7 +51,7 @@ def ledger_on_all(client: bk_core.BookKeeper) -> int:
     return int(ledger.ledger_id)
 
 
-MARKED = ("marked", "marked-unattended")
+MARKED = ("marked", "marked-unattended", "marked-stuck", "autorecovery-absent")
 
 
 def unmarked(found: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,7 @@ def states_of(client: BookKeeper) -> dict[BookieId, str]:
 
 
 def judge_cluster(client: BookKeeper) -> Iterator[Finding]:
-    """Yield what is wrong with LAYOUT, with the mapping to racks, and with auto-recovery."""
+    """Yield what is wrong with LAYOUT and with the mapping to racks."""
     try:
         what = "the cluster has no LAYOUT" if client.store.layout() is None else ""
     except MetadataFormatError as error:
@@ -48,12 +48,15 @@ def judge_cluster(client: BookKeeper) -> Iterator[Finding]:
         pass
     except MetadataFormatError as error:
         yield Finding("racks-unreadable", str(error.args[0]), "writers go on by the last good mapping that they know; mend the node")
-    yield from _judge_marks(client)
 
 
-def _judge_marks(client: BookKeeper) -> Iterator[Finding]:
+def judge_marks(client: BookKeeper, lost: Collection[int] = (), lacking: int = 0) -> Iterator[Finding]:
+    """Yield what is wrong with auto-recovery, and the ledgers that are marked for it. ``lost`` are ledgers with entries of which no running
+    bookie has a copy, ``lacking`` is the number of other ledgers that lack copies."""
     marks = client.store.underreplication()
-    marked = list(islice(marks.marked_ledgers(), _MARKS_MAX + 1))
+    listed = list(islice(marks.marked_ledgers(), _MARKS_MAX + 1))
+    stuck = [one for one in listed if one in lost]
+    marked = [one for one in listed if one not in lost]
     disabled, auditor = marks.is_disabled(), marks.auditor()
     if marked:
         code, why, advice, command = "marked", f"auditor {auditor} sees to them", "wait; the marks go as copies are made", "bk cluster info"
@@ -61,11 +64,21 @@ def _judge_marks(client: BookKeeper) -> Iterator[Finding]:
             why = "auto-recovery is switched off" if disabled else "no auto-recovery runs"
             code, advice = "marked-unattended", "repair them from here" + (", or switch auto-recovery on" if disabled else "")
             command = "bk ledger repair --all"
-        count = f"more than {_MARKS_MAX:,} ledgers" if len(marked) > _MARKS_MAX else counted(len(marked), "ledger")
+        count = f"more than {_MARKS_MAX - len(stuck):,} ledgers" if len(listed) > _MARKS_MAX else counted(len(marked), "ledger")
         text = f"{count} marked as under-replicated, and {why}"
         yield Finding(code, text, advice, command, ledgers=tuple(marked[:SHOWN_MAX]), count=len(marked))
-    if disabled and auditor is not None:
-        what = f"auto-recovery (auditor {auditor}) is switched off: what a lost bookie had is copied by nobody"
+    elif lacking and auditor is None and not disabled:
+        what = f"no auto-recovery runs: nobody copies what {counted(lacking, 'ledger')} {'lacks' if lacking == 1 else 'lack'}"
+        advice = "copy it from here, or start auto-recovery: `bk autorecovery`, or Apache's"
+        yield Finding("autorecovery-absent", what, advice, "bk ledger repair --all", count=lacking)
+    if stuck:
+        what = f"{counted(len(stuck), 'ledger')} marked as under-replicated, with entries of which no running bookie has a copy"
+        advice = "waiting does not help, nobody can copy what no bookie has; bring back a bookie that has them, with its data"
+        command = f"bk ledger check {stuck[0]}"
+        yield Finding("marked-stuck", what, advice, command, ledgers=tuple(stuck[:SHOWN_MAX]), count=len(stuck))
+    if disabled:
+        who = "none runs either" if auditor is None else f"auditor {auditor} waits"
+        what = f"auto-recovery is switched off, and {who}: what a lost bookie had is copied by nobody"
         yield Finding("autorecovery-off", what, "switch it on when what it was switched off for is done", "bk cluster autorecovery on")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from bk_core.client.doctor.bookies import judge_bookies, judge_cluster, judge_count, states_of
+from bk_core.client.doctor.bookies import judge_bookies, judge_cluster, judge_count, judge_marks, states_of
 from bk_core.client.doctor.findings import Diagnosis, Finding, sorted_findings
 from bk_core.client.doctor.last_entries import judge_last_entries
 from bk_core.client.doctor.ledgers import LedgerScan
@@ -73,6 +73,7 @@ class _Examination:
         now_ms = max(time.time_ns() // 1_000_000, scan.newest_ms)
         self._found += scan.findings(now_ms)
         self._found += judge_bookies(client, states, probes, counts.ledgers)
+        self._found += judge_marks(client, frozenset(scan.without_copy), scan.lacking)
         self._found += judge_count(states, lists.ensemble_size)
         self._found += judge_logs(client, lists, scan.ids, now_ms, self._step("looking at logs"))
         self._found += judge_orphans(client, scan.suspects, more=len(scan.suspects) == scan.SUSPECTS_MAX)

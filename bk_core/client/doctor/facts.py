@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -28,7 +29,8 @@ SAME_DISK_SHARE = 0.01  # of the total, by which the free bytes of one disk may 
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """A cluster at one moment. ``recovery_delay_s`` is None where nobody has set it; ``auditor`` is None where no auto-recovery runs."""
+    """A cluster at one moment. ``recovery_delay_s`` is None where nobody has set it; ``auditor`` is None where no auto-recovery runs.
+    ``marked`` is the number of ledgers that are marked as under-replicated, ``marked_first`` the first ``LEDGERS_SHOWN`` of them."""
 
     cluster: str
     layout: str | None
@@ -41,6 +43,7 @@ class ClusterFacts:
     autorecovery_on: bool
     recovery_delay_s: int | None
     marked: int
+    marked_first: tuple[int, ...] = ()
 
     @property
     def answering(self) -> int:
@@ -78,6 +81,7 @@ def cluster_facts(client: BookKeeper, *, timeout_s: float = TIMEOUT_S) -> Cluste
     states = states_of(client)
     probes = probe_bookies(client, [bookie for bookie, state in states.items() if state != DOWN], timeout_s=timeout_s)
     marks = store.underreplication()
+    marked = array("q", marks.marked_ledgers())
     try:
         layout = store.layout()
     except MetadataFormatError:
@@ -93,7 +97,8 @@ def cluster_facts(client: BookKeeper, *, timeout_s: float = TIMEOUT_S) -> Cluste
         marks.auditor(),
         not marks.is_disabled(),
         marks.recovery_delay_s(),
-        sum(1 for _ in marks.marked_ledgers()),
+        len(marked),
+        tuple(marked[:LEDGERS_SHOWN]),
     )
 
 

@@ -57,6 +57,8 @@ class LedgerScan:
         self._unreadable, self._lost, self._short, self._tails = Sample(), Sample(), Sample(), Sample()
         self._recovering, self._since = array("q"), array("q")
         self._clocks = WriterClocks()
+        self._mendable = 0  # ledgers that lack copies, and of which every entry is somewhere
+        self.without_copy = array("q")  # with entries of which no bookie that answers has a copy
 
     def feed(self, found: Iterable[tuple[int, Versioned | None]]) -> Iterator[int]:
         """Take ledgers with their metadata, and yield their ids as they are done."""
@@ -111,8 +113,15 @@ class LedgerScan:
             self._lacking.update(lacking)
         if tail:
             self._tails.add(ledger_id)
+        self._mendable += bool(lacking) and not lost
         if lost:
             self._lost.add(ledger_id)
+            self.without_copy.append(ledger_id)
+
+    @property
+    def lacking(self) -> int:
+        """The number of ledgers with copies on bookies that give no answer, which can be made again from others."""
+        return self._mendable
 
     # --- results ---------------------------------------------------------------------------------------------------------
 

@@ -124,8 +124,9 @@ def test_a_lost_bookie(bk: Bk, client: bk_core.BookKeeper) -> None:
 
     ensemble = (bookie, *metadata.fragments[0].ensemble[1:])
     write(client, ledger_id, replace(metadata, fragments=(Fragment(0, ensemble),)))
-    down, short = found(bk)
+    down, short, nobody = found(bk)
     assert (down["code"], short["code"]) == ("bookie-down", "under-replicated") and "1 ledger names it" in down["what"]
+    assert (nobody["code"], nobody["count"]) == ("autorecovery-absent", 1)
     assert (short["ledgers"], short["bookies"], short["count"]) == ([ledger_id], [bookie], 1)
 
     write(client, ledger_id, replace(metadata, fragments=(Fragment(0, (bookie, *("127.0.0.1:1", "127.0.0.1:2"))),)))
@@ -142,12 +143,12 @@ def test_a_striped_ledger_loses_entries_only_if_a_whole_write_set_is_gone(bk: Bk
     gone = ("127.0.0.1:1", "127.0.0.1:2")
     striped = replace(stored(client, ledger_id), ensemble_size=4, write_quorum_size=2, ack_quorum_size=2)
     write(client, ledger_id, replace(striped, fragments=(Fragment(0, (gone[0], a, gone[1], b)),)))
-    assert codes(bk) == ["under-replicated"]
+    assert codes(bk) == ["under-replicated", "autorecovery-absent"]
     write(client, ledger_id, replace(striped, fragments=(Fragment(0, (gone[0], a, b, gone[1])),)))
     assert codes(bk) == ["no-live-copy", "under-replicated"]
     only = replace(striped, last_entry_id=2)  # of the write sets only those of entries 0, 1 and 2 were used
     write(client, ledger_id, replace(only, fragments=(Fragment(0, (gone[0], a, b, gone[1])),)))
-    assert codes(bk) == ["under-replicated"]
+    assert codes(bk) == ["under-replicated", "autorecovery-absent"]
     write(client, ledger_id, replace(only, last_entry_id=-1, length=0, fragments=(Fragment(0, (*gone, b, c)),)))
     assert codes(bk) == []
 
@@ -253,8 +254,11 @@ def test_marks_and_auto_recovery(bk: Bk, client: bk_core.BookKeeper) -> None:
     (marked,) = found(bk)
     assert (marked["code"], marked["ledgers"]) == ("marked-unattended", [ledger_id]) and "no auto-recovery runs" in marked["what"]
     marks.set_disabled(True)
-    assert "switched off" in found(bk)[0]["what"]
+    assert "switched off" in found(bk)[0]["what"] and codes(bk) == ["marked-unattended", "autorecovery-off"]
     bk(*marked["command"].split()[2:], group="ledger")
+    (off,) = found(bk)
+    assert off["code"] == "autorecovery-off" and "none runs either" in off["what"]
+    bk(*off["command"].split()[2:], group="cluster")
     assert found(bk) == []
 
 
@@ -271,6 +275,25 @@ def test_a_ledger_whose_entries_are_on_no_bookie_is_found_by_reading(bk: Bk, cli
     assert (lost["code"], lost["severity"], lost["count"]) == ("last-entry-lost", "error", 2)
     assert lost["ledgers"] == [highest + 10, highest + 11] and "bk log repair NAME" in lost["advice"]
     bk(*lost["command"].split()[2:], group="ledger", status=1)
+
+
+def test_a_mark_that_nobody_can_see_to(bk: Bk, client: bk_core.BookKeeper) -> None:
+    """A ledger without a live copy is not told to be waited for, nor to be repaired; the other one is."""
+    lost_id = healthy(client)
+    with client.create_ledger() as other:
+        other.append(b"entry")
+    write(client, lost_id, replace(stored(client, lost_id), fragments=(Fragment(0, ("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")),)))
+    marks = client.store.underreplication()
+    for one in (lost_id, other.ledger_id):
+        marks.mark(one, client.bookies().writable[:1], OLD_MS)
+    told = {one["code"]: one for one in found(bk)}
+    assert told.keys() == {"no-live-copy", "under-replicated", "marked-unattended", "marked-stuck"}
+    assert (told["marked-stuck"]["ledgers"], told["marked-unattended"]["ledgers"]) == ([lost_id], [other.ledger_id])
+    assert "waiting does not help" in told["marked-stuck"]["advice"] and told["marked-stuck"]["count"] == 1
+    assert told["marked-stuck"]["command"] == f"bk ledger check {lost_id}"
+    info = bk.json("info", group="cluster")[0]
+    assert (info["markedLedgers"], info["marked"]) == (2, [lost_id, other.ledger_id])
+    assert f"2: {lost_id}, {other.ledger_id}" in bk("info", group="cluster")
 
 
 def test_too_few_bookies_for_a_log(bk: Bk, client: bk_core.BookKeeper) -> None:
