@@ -1,11 +1,11 @@
-"""A session's care for its bookies: it asks suspect ones if they are back, and looks up addresses.
+"""A session's care for its bookies: it asks suspect ones if they are back, looks up addresses, and remembers who answers what.
 
-``bk_core/protocol/session`` takes the decisions. Everything here happens on the reactor thread.
+``bk_core/protocol/session`` takes the decisions. Everything here happens on the reactor thread, unless a class says otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Protocol
 
@@ -121,3 +121,26 @@ class Resolver:
         if then in waiting:
             waiting.remove(then)
             then(known, "")
+
+
+class Unlisting:
+    """Bookies that answer, and not about the list of a ledger's entries (wire-protocol.md 8.10), each for ``KEPT_NS`` since it was learnt:
+    a bookie may be restarted with another storage. One client has one; any thread may use it."""
+
+    KEPT_NS = 600_000_000_000
+
+    def __init__(self, now_ns: Callable[[], int]) -> None:
+        self._now_ns = now_ns
+        self._until_ns: dict[BookieId, int] = {}
+
+    @property
+    def known(self) -> frozenset[BookieId]:
+        """The bookies that need not be asked now."""
+        now_ns = self._now_ns()
+        return frozenset(one for one, until_ns in tuple(self._until_ns.items()) if now_ns < until_ns)
+
+    def learn(self, bookies: Iterable[BookieId]) -> None:
+        """Take bookies that did not answer."""
+        until_ns = self._now_ns() + self.KEPT_NS
+        known = self.known
+        self._until_ns.update((one, until_ns) for one in bookies if one not in known)

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from bk_core.background import WorkerPool
 from bk_core.client.ledger.add_window import AddWindow
-from bk_core.client.peers import Resolver, Suspects
+from bk_core.client.peers import Resolver, Suspects, Unlisting
 from bk_core.client.repeating import until_definite
 from bk_core.config import ClientConfig
 from bk_core.errors import (
@@ -137,6 +137,7 @@ class Session:
         self._moved_ns: dict[BookieId, int] = {}  # the time at which a link was found to lead to an old address
         self._quarantine = Quarantine(self.reactor.now_ns, int(config.quarantine_s * 1e9), config.quarantine_errors)
         self._suspects = Suspects(self, int(config.quarantine_s * 1e9), config.limits.read_timeout_ns)
+        self.unlisting = Unlisting(self.reactor.now_ns)
         self._resolver = Resolver(self.reactor, store, self.metadata_call)
         self._names = Names(self.reactor.post)
         self._shortages = Shortages()

@@ -33,7 +33,8 @@ class Xray:
     """Each copy of the entries ``first`` to ``last`` of a ledger, as its bookie has it.
 
     ``lac`` is the last entry that is known to be acknowledged: the end of a CLOSED ledger, else the highest last add confirmed that a
-    bookie gave. What comes after it may never be acknowledged. ``bookies`` say what each bookie reports of itself, ``replicas`` hold the
+    bookie gave. What comes after it may never be acknowledged. ``copies`` is the number of those that a bookie told something of: neither
+    gone nor silent ones were looked at. ``bookies`` say what each bookie reports of itself, ``replicas`` hold the
     copies, a value for each position of each fragment, as stretches of entries in one state. ``full`` is True if every copy was read. A
     bookie does not say if a ledger is fenced there; ``metadata.state`` says if somebody recovers it, or has closed it.
     """
@@ -96,6 +97,11 @@ class Xray:
         return self.metadata.access_note.removeprefix("; ") if EntryState.CORRUPT in self.counts else ""
 
 
+def _looked_at(found: XrayResult) -> int:
+    unseen = {EntryState.UNASKED, EntryState.SILENT}
+    return sum(count for one in found.replicas for state, count in one.stretches.counts.items() if state not in unseen)
+
+
 def xray_ledger(
     client: BookKeeper,
     ledger_id: int,
@@ -125,6 +131,7 @@ def xray_ledger(
         first=first,
         last=last,
         full=full,
+        unlisting=session.unlisting.known,
         batch=client.config.protocol == "v2",
         bytes_per_second=bytes_per_second,
         limits=client.config.limits,
@@ -141,6 +148,7 @@ def xray_ledger(
             client.config.operation_timeout_s,
             f"an x-ray of ledger {ledger_id} got no further",
         )
+    session.unlisting.learn(machine.unlisting)
     seconds = time.monotonic() - began
-    numbers = (machine.entries_checked, machine.bytes_read, seconds)
+    numbers = (_looked_at(found), machine.bytes_read, seconds)
     return Xray(ledger_id, metadata, found.first, found.last, found.lac, full, found.bookies, found.replicas, *numbers)

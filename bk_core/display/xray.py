@@ -173,22 +173,24 @@ def verdict(xray: Xray) -> str:
     """Return the last line: what was looked at, how fast, and the result."""
     rate = f", {xray.copies / xray.seconds:,.0f}/s" if xray.seconds > 0 else ""
     read = f"{rounded_size(xray.bytes_read)} read" if xray.bytes_read else "none read"
-    looked = f"{counted(xray.copies, 'copy', 'copies')} looked at ({read}, {xray.seconds:.1f} s{rate})"
+    counts = {state.name: count for state, count in xray.counts.items()}
+    unseen = [f", {counts[name]:,} {words}" for name, words in (("UNASKED", "not asked"), ("SILENT", "not answered")) if name in counts]
+    looked = f"{counted(xray.copies, 'copy', 'copies')} looked at ({read}, {xray.seconds:.1f} s{rate}){''.join(unseen)}"
     bad = sum(one.stretch.count for one in xray.problems)
     found = "none in need of repair" if not bad else f"{bad:,} in need of repair"
     return f"ledger {xray.ledger_id}: {looked}: {found}"
 
 
 def shown(xray: Xray) -> list[Table | Lines | str]:
-    """Return the x-ray of one ledger for a notebook: its map, its legend, bookies, problems, notes and the verdict."""
+    """Return the x-ray of one ledger for a notebook: its map with its legend, bookies, problems, notes and the verdict."""
     rows = map_rows(xray, MAP_WIDTH)
     wide = max((len(row.bookie) for row in rows), default=0)
     lines = [f"{'':{wide}}  {scale(xray, MAP_WIDTH)}"] if rows else []
     lines += [f"{row.bookie:{wide}}  {''.join(mark.mark for mark in row.marks)}" for row in rows]
-    key = "   ".join(f"{mark.mark} {mark.words}" for mark in legend(rows))
+    lines += ["", *(f"{mark.mark} {mark.words}" for mark in legend(rows))] if rows else []
     found = problems(xray)
     listed = list(found.rows)
-    parts: list[Table | Lines | str] = [Lines(lines), key] if rows else []
+    parts: list[Table | Lines | str] = [Lines(lines)] if rows else []
     parts += [per_column(xray, MAP_WIDTH), bookies(xray)]
     parts += [Table(found.columns, listed)] if listed else []
     return [*parts, *notes(xray), verdict(xray)]

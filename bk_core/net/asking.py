@@ -16,11 +16,17 @@ from bk_core.protocol.wire.read_run import RunAnswers
 # LINK-7: these requests are sent again when their connection is lost, because asking twice changes nothing. A force is not among them: a
 # bookie that was restarted has nothing left to force, and would report success.
 REPEATABLE = (ReadRequest, m.BatchReadRequest, ReadRunRequest, m.ReadLacRequest, m.BookieInfoRequest, m.EntryListRequest)
+# wire-protocol.md 8.10: some bookies never answer these, so that their silence says nothing of the connection
+UNSURE = (m.EntryListRequest,)
 _HEAD_BYTES = read_run.HEADER_BYTES + read_run.LENGTH_BYTES
 
 
 def is_repeatable(message: Request) -> bool:
     return isinstance(message, REPEATABLE)
+
+
+def is_unsure(message: Request) -> bool:
+    return isinstance(message, UNSURE)
 
 
 def _is_bulk(message: Request) -> bool:

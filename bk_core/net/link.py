@@ -15,7 +15,7 @@ from collections.abc import Hashable, Sequence
 from functools import partial
 
 from bk_core.errors import RemoteProtocolError
-from bk_core.net.asking import is_repeatable
+from bk_core.net.asking import is_repeatable, is_unsure
 from bk_core.net.connecting import ConnectingLink
 from bk_core.net.link_state import (
     BACKOFF_FIRST_NS,
@@ -366,7 +366,8 @@ class BookieLink(ConnectingLink):
             return
         if self._waiting_out.look(self._socket, now):
             self._health.drained(now)
-        silent = [waiting for waiting in self._outstanding if self._health.is_silent(waiting.patience, now)]
+        sure = (waiting for waiting in self._outstanding if not is_unsure(waiting.message))
+        silent = [waiting for waiting in sure if self._health.is_silent(waiting.patience, now)]
         if silent or self._health.adds_are_silent(now):
             self._give_up(silent)
             return

@@ -18,7 +18,9 @@ from bk_core import cli
 from bk_core.bookie import apache
 from bk_core.bookie.local_cluster import LocalCluster, local_cluster
 from bk_core.client.xray import Xray
+from bk_core.display.xray import verdict
 from bk_core.errors import BookieUnavailableError, NoSuchLedgerError
+from bk_core.protocol.ledger.xray import EntryState
 from tests.integration.copies import NOBODY, made_by_hand
 from tests.integration.patience import PATIENT
 
@@ -46,6 +48,23 @@ def test_what_is_missing_wrong_or_on_a_dead_bookie_is_found_and_nothing_else(clu
         assert set(quick) - {*wrong} == {gone, *lost}
         assert (a, "CORRUPT", 0, 0) in quick  # the first copy is read also of a bookie that lists what it has
         assert bk.ledger_metadata(ledger_id) == full.metadata
+
+
+def test_a_bookie_that_never_answers_about_lists_costs_time_once_and_no_warning(
+    cluster: LocalCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Apache's with DbLedgerStorage, as the local cluster has it. Embedded ones answer."""
+    a, b, c = sorted(cluster.bookie_ids)[:3]
+    with bk_core.connect(cluster.uri, limits=PATIENT) as bk:
+        ledgers = [made_by_hand(bk, [(0, (a, b, NOBODY))], ENTRIES) for _ in range(2)]
+        found = [bk.xray(one) for one in ledgers]
+        for one in found:
+            assert (one.copies, one.counts[EntryState.UNASKED]) == (2 * ENTRIES, ENTRIES)
+            assert f"{2 * ENTRIES} copies looked at" in verdict(one) and f", {ENTRIES} not asked: {ENTRIES} in need" in verdict(one)
+        silent = {a, b} if cluster.kind.startswith("apache") else set()
+        assert bk._session.unlisting.known == silent
+        assert found[1].seconds < 2.5  # a list is waited for 3 s
+    assert [record for record in caplog.records if "nothing came" in record.message] == []
 
 
 def test_a_striped_ledger_is_seen_through(cluster: LocalCluster) -> None:

@@ -244,6 +244,19 @@ def test_entries_of_a_part_of_the_ledger_are_looked_at() -> None:
     assert (beyond.last, beyond.replicas) == (9000, ())
 
 
+def test_bookies_that_never_answer_about_lists_are_learnt_and_not_asked_again() -> None:
+    """One that answers nothing at all is not among them."""
+    bookies = world((3, 3, 2), 9000)
+    bookies.no_list, bookies.mute = {"a", "v"}, {"b"}
+    machine = LedgerXray(9, bookies.metadata, 1, registered=bookies.bodies)
+    first = bookies.run(machine)
+    assert machine.unlisting == {"a", "v"}
+    bookies.asked.clear()
+    again = LedgerXray(9, bookies.metadata, 1, registered=bookies.bodies, unlisting=machine.unlisting)
+    assert states(bookies.run(again)) == states(first) and again.unlisting == {"a", "v"}
+    assert sum(isinstance(one, EntryListRequest) for one in bookies.asked) == 4
+
+
 def test_who_is_gone_and_who_is_silent_is_told_apart_and_ends() -> None:
     bookies = world((3, 3, 2), 9000)
     bookies.mute = {"a"}

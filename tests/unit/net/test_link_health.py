@@ -20,6 +20,7 @@ from bk_core.protocol.wire import codec_v2, connection
 from bk_core.protocol.wire.messages import (
     AddResponse,
     BatchReadRequest,
+    EntryListRequest,
     ReadRequest,
     ReadResponse,
     Request,
@@ -47,11 +48,17 @@ class World:
     peers: list[socket.socket] = field(default_factory=list)
     links: list[BookieLink] = field(default_factory=list)
 
-    def link(self, address: tuple[str, int] | None = None, **options: Any) -> BookieLink:
+    def link(self, address: tuple[str, int] | None = None, protocol: connection.Protocol = "v2", **options: Any) -> BookieLink:
         where = address or self.listener.getsockname()
         link = self.on_reactor(
             lambda: BookieLink(
-                self.reactor, "b", "v2", lambda bookie, then: then(where, ""), 1 << 20, on_silent=lambda *a: self.silent.put(a), **options
+                self.reactor,
+                "b",
+                protocol,
+                lambda bookie, then: then(where, ""),
+                1 << 20,
+                on_silent=lambda *a: self.silent.put(a),
+                **options,
             )
         )
         self.links.append(link)
@@ -114,6 +121,24 @@ def world() -> Iterator[World]:
         for peer in made.peers:
             peer.close()
     reactor.close()
+
+
+def test_a_question_that_some_bookies_never_answer_ends_no_connection(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """LINK-3: the list of a ledger's entries times out, without a word, and what else is asked goes on over the same connection."""
+    link = world.link(protocol="v3")
+    world.ask(link, "list", EntryListRequest(0, 1), 0.3)
+    peer = world.accept()
+    world.requests(peer)
+    assert world.next() == ("list", Status.TIMEOUT)
+    world.ask(link, "read", ReadRequest(0, 1, 1))
+    (request,) = world.requests(peer)
+    answer = ReadResponse(request.request_id, Status.OK, 1, 1, bytes(40))
+    peer.sendall(connection.ServerProtocol().encode(answer, connection.ReplyTo("v3", request.request_id)))
+    assert world.next() == ("read", Status.OK)
+    assert world.silent.empty() and not caplog.records
+    world.ask(link, "silent", ReadRequest(0, 1, 2), 0.3)
+    assert world.next() == ("silent", Status.TIMEOUT)
+    assert "nothing came for a whole timeout" in caplog.text  # as ever
 
 
 def test_a_silent_connection_is_dropped_and_the_others_of_its_bookie_are_in_doubt(world: World) -> None:

@@ -1,7 +1,8 @@
 """The machine of an x-ray: asks every bookie of a ledger what it knows, then what it has of each entry.
 
 Theory of operation. First each bookie is asked for its last add confirmed and, unless every entry is to be read, for the list of its
-entries. Some bookies never answer about a list (wire-protocol.md 8.10), so it gets little time. When all have answered or were given up,
+entries. Some bookies never answer about a list (wire-protocol.md 8.10), so it gets little time; those that are known for it, ``unlisting``,
+are not asked, and a machine adds to them what it learns. When all have answered or were given up,
 the end of the ledger is known: what it was closed at, or the highest that anybody told. Then the replicas are gone through, some at a
 time. Where there is a list, only the first and the last copy of it are read; elsewhere every copy is. All reads are plain ones: nobody is
 fenced, and a writer notices nothing. Whatever a bookie does is a finding, so the machine never fails.
@@ -54,6 +55,7 @@ class _Bookie:
     waits: int = 0  # for so many of the two first answers
     listed: EntryList | None = None
     unknown: bool = False  # the ledger, to this bookie
+    mute: bool = False  # about its list
 
 
 @dataclass(slots=True, eq=False)
@@ -79,7 +81,8 @@ class LedgerXray:
     """Machine: completes ``token`` with an XrayResult. It never fails.
 
     ``registered`` are the bookies that are up according to the registry; the others are not asked. The entries ``first`` to ``last`` are
-    looked for; None is the end of the ledger. With ``full`` every copy is read. ``batch``: bookies are spoken to in v2, which has batch
+    looked for; None is the end of the ledger. With ``full`` every copy is read. ``unlisting`` are bookies that do not answer about lists;
+    in the end those that turned out to be such are there as well. ``batch``: bookies are spoken to in v2, which has batch
     reads. ``bytes_per_second`` bounds how fast copies are read.
     """
 
@@ -93,6 +96,7 @@ class LedgerXray:
         first: int = 0,
         last: int | None = None,
         full: bool = False,
+        unlisting: Collection[BookieId] = (),
         batch: bool = True,
         bytes_per_second: int | None = None,
         limits: Limits | None = None,
@@ -104,6 +108,7 @@ class LedgerXray:
         self._metadata = metadata
         self._first, self._wanted_last = first, last
         self._full = full
+        self.unlisting = set(unlisting)
         self._limits = limits or Limits()
         self._distribution = distribution_of(metadata)
         self._batch = batch and not self._distribution.striped
@@ -133,7 +138,7 @@ class LedgerXray:
         for bookie in self._bookies.values():
             if bookie.seen.registered:
                 effects.append(self._probe(bookie, ReadLacRequest(0, self.ledger_id), None))
-                if not self._full:
+                if not self._full and bookie.seen.bookie not in self.unlisting:
                     effects.append(self._probe(bookie, EntryListRequest(0, self.ledger_id), LIST_TIMEOUT_NS))
         return effects if effects else self._go_on(now_ns)
 
@@ -179,6 +184,8 @@ class LedgerXray:
                 self._saw(bookie, bookie.listed.last)
             case _ if question is EntryListRequest and event.status is Status.NO_LEDGER:
                 bookie.unknown = True
+            case _ if question is EntryListRequest and event.status is Status.TIMEOUT:
+                bookie.mute = True
             case ReadLacResponse() as response:
                 lac = checked_lac(response, self.ledger_id, self._metadata.digest_type, self._check.key)
                 bookie.seen = replace(bookie.seen, lac=lac)
@@ -208,6 +215,7 @@ class LedgerXray:
     def _begin(self) -> None:
         """Begin with the copies, now that the end of the ledger is known."""
         self._scanning = True
+        self.unlisting |= {one.seen.bookie for one in self._bookies.values() if one.mute and one.seen.silent is None}
         metadata = self._metadata
         known = known_last_entry(metadata)
         closed = metadata.state is LedgerState.CLOSED
