@@ -13,6 +13,7 @@ from bk_core.protocol.wire.messages import Status
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
+    from bk_core.client.ledger.read_handle import ReadHandle
 
 WINDOW = 20  # entries that are shown at once
 WINDOW_OF_LARGE = 4  # where entries are larger than LARGE bytes, so that looking at them takes little memory
@@ -72,7 +73,8 @@ def window_of(metadata: LedgerMetadata) -> int:
 
 def read_stretch(client: BookKeeper, ledger_id: int, password: bytes, first: int | None, count: int) -> Stretch:
     """Read up to ``count`` entries from ``first`` on, without it the last ones of a ledger that is not closed, else the first ones. Nothing
-    is fenced. Behind an entry that nobody has, the others are not asked for.
+    is fenced. Behind an entry that cannot be read, only those are read of which a bookie has a good copy at hand: each of the others would
+    take as long as the first one.
 
     Raises NoSuchLedgerError, WrongPasswordError, and what ``open_ledger`` raises where the bookies do not say where an open ledger ends."""
     with client.open_ledger(ledger_id, password=password) as handle:
@@ -80,16 +82,30 @@ def read_stretch(client: BookKeeper, ledger_id: int, password: bytes, first: int
         if first is None:
             first = 0 if handle.is_closed else max(0, end - count + 1)
         entries: list[SeenEntry] = []
+        lacking: dict[int, str] | None = None
         for entry_id in range(first, min(first + count - 1, end) + 1):
-            if entries and entries[-1].problem is not None:
-                entries.append(SeenEntry(entry_id, problem="not asked for"))
+            if lacking and entry_id in lacking:
+                entries.append(SeenEntry(entry_id, problem=lacking[entry_id]))
                 continue
-            try:
-                payload = b"".join(bytes(run.values) for run in handle.read_runs(entry_id, entry_id))
-                entries.append(SeenEntry(entry_id, len(payload), payload[:HEAD_MAX]))
-            except BkError as error:
-                entries.append(SeenEntry(entry_id, problem=str(error)))
+            entries.append(_seen(handle, entry_id))
+            if lacking is None and entries[-1].problem is not None:
+                lacking = _lacking(client, ledger_id, handle.metadata, range(entry_id + 1, min(first + count - 1, end) + 1))
         return Stretch(first, end, tuple(entries))
+
+
+def _seen(handle: ReadHandle, entry_id: int) -> SeenEntry:
+    try:
+        payload = b"".join(bytes(run.values) for run in handle.read_runs(entry_id, entry_id))
+    except BkError as error:
+        return SeenEntry(entry_id, problem=str(error))
+    return SeenEntry(entry_id, len(payload), payload[:HEAD_MAX])
+
+
+def _lacking(client: BookKeeper, ledger_id: int, metadata: LedgerMetadata, entry_ids: range) -> dict[int, str]:
+    """Return the entries of which no bookie shows a good copy, each with what its bookies say."""
+    found = replicas_of(client, ledger_id, metadata, entry_ids.start, entry_ids.stop - 1)
+    told = {one: ", ".join(f"{replica.bookie} {replica.told}" for replica in replicas) for one, replicas in found.items()}
+    return {one: f"no good copy now: {told[one]}" for one, replicas in found.items() if all(copy.state != "ok" for copy in replicas)}
 
 
 def replicas_of(client: BookKeeper, ledger_id: int, metadata: LedgerMetadata, first: int, last: int) -> dict[int, tuple[Replica, ...]]:

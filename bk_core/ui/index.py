@@ -1,4 +1,5 @@
-"""The ledgers of a cluster, as little of each as filters need: the ids in order, and for each a shared value of its state, bookies and log.
+"""The ledgers of a cluster, as little of each as filters need: the ids in order, and for each a shared value of its state, bookies, log and
+write sets.
 
 A hundred thousand ledgers take about ten megabytes here. Whatever else a page shows of a ledger is read when it is shown.
 """
@@ -8,22 +9,24 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass
 from itertools import islice
 
 from bk_core.display.ledgers import UNREADABLE
-from bk_core.protocol.ledger.metadata import LedgerMetadata
+from bk_core.protocol.ledger.distribution import Distribution
+from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
 from bk_core.protocol.log.identity import LOG_KEY
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The state, bookies and log that many ledgers have in common."""
+    """The state, bookies and log that many ledgers have in common. ``write_sets`` are the bookies of each write set with entries."""
 
     state: str
     bookies: frozenset[str]
     log: str
+    write_sets: frozenset[frozenset[str]] = frozenset()
 
 
 UNREAD = Kind("?", frozenset(), "")
@@ -103,6 +106,15 @@ class LedgerIndex:
         """Return ids whose metadata was not read yet, the newest first."""
         return list(islice((one for one in reversed(self.ids) if one not in self._kinds), most)) if len(self._kinds) < len(self.ids) else []
 
+    def without_copy(self, alive: Set[str]) -> list[int]:
+        """Return the ids of ledgers with entries of which no bookie of ``alive`` has a copy, ascending."""
+        lost = {id(kind) for kind in tuple(self._shared) if any(alive.isdisjoint(one) for one in kind.write_sets)}
+        return sorted(one for one, kind in tuple(self._kinds.items()) if id(kind) in lost) if lost else []
+
+    def count(self, wanted: Filter) -> int:
+        """Return the number of ledgers that the filter takes."""
+        return sum(1 for _ in self._wanted((one for one in self.ids if wanted.most_id is None or one <= wanted.most_id), wanted))
+
     def older(self, wanted: Filter, below: int | None, count: int) -> list[int]:
         """Return ids that the filter takes, the highest first, all below ``below``."""
         ids = self.ids
@@ -124,7 +136,21 @@ class LedgerIndex:
 
 def _kind(metadata: LedgerMetadata) -> Kind:
     bookies = frozenset(bookie for fragment in metadata.fragments for bookie in fragment.ensemble)
-    return Kind(metadata.state.name, bookies, metadata.custom.get(LOG_KEY, b"").decode("utf-8", "replace"))
+    log = metadata.custom.get(LOG_KEY, b"").decode("utf-8", "replace")
+    return Kind(metadata.state.name, bookies, log, frozenset(_write_sets(metadata)))
+
+
+def _write_sets(metadata: LedgerMetadata) -> Iterator[frozenset[str]]:
+    """Yield the bookies of each write set that has entries, or may have some. Write sets repeat after E entries."""
+    size = metadata.ensemble_size
+    distribution = Distribution(size, metadata.write_quorum_size, metadata.ack_quorum_size)
+    ends = [*(one.first_entry_id for one in metadata.fragments[1:]), metadata.last_entry_id + 1]
+    for fragment, end in zip(metadata.fragments, ends, strict=True):
+        first = fragment.first_entry_id
+        goes_on = fragment is metadata.last_fragment and metadata.state is not LedgerState.CLOSED
+        count = min(size if distribution.striped else 1, size if goes_on else end - first)
+        for entry_id in range(first, first + count):
+            yield frozenset(fragment.ensemble[position] for position in distribution.write_set(entry_id))
 
 
 def _differences(before: array[int], now: array[int]) -> tuple[list[int], list[int]]:

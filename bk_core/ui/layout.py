@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urlencode
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 OLD_S = 8.0
 """An answer older than this is shown with its age."""
+SEVERITIES = {"error": "bad", "warning": "watch", "note": ""}
+"""The look of each severity of a finding."""
 REFRESH_S = 5  # without JavaScript
 NAV = (
     ("Overview", "/", "o"),
@@ -181,6 +183,18 @@ def state_badge(state: str) -> Markup:
         "UNREADABLE": "bad",
     }
     return badge(state, kinds.get(state, ""))
+
+
+def severity_badge(severity: str) -> Markup:
+    """Return the severity of a finding, in the doctor's word, as a badge."""
+    return badge(severity, SEVERITIES.get(severity, ""))
+
+
+def ledger_links(ledger_ids: Sequence[int], count: int) -> Markup:
+    """Return links to the first of ``count`` ledgers, and how many more there are."""
+    more = f" and {count - len(ledger_ids):,} more" if count > len(ledger_ids) else None
+    links = joined([", " if at else "", ledger_link(one)] for at, one in enumerate(ledger_ids))
+    return joined(["ledger " if count == 1 else "ledgers ", links, more])
 
 
 def ledger_link(ledger_id: int) -> Markup:

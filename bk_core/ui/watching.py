@@ -292,13 +292,8 @@ class Watcher:
             said = f"log {name}: {counted(-more_rows, 'row')} written off, whose ledgers do not exist any more"
             self._tell([ClusterEvent("log", said, "bad", log=name)])
         elif more > 0 or more_rows > 0:
-            self._tell(
-                [
-                    ClusterEvent(
-                        "log", f"log {name}: {counted(max(0, more), 'segment')} and {counted(max(0, more_rows), 'row')} more", log=name
-                    )
-                ]
-            )
+            grown = [counted(count, what) for count, what in ((more, "segment"), (more_rows, "row")) if count > 0]
+            self._tell([ClusterEvent("log", f"log {name}: {' and '.join(grown)} more", log=name)])
         else:
             self._tell([ClusterEvent("log", f"log {name}: its list was changed: trimmed, sealed, or other properties", log=name)])
 

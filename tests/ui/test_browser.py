@@ -102,6 +102,20 @@ def test_pages_fit_and_can_be_read(page: Browser, visitor: Visitor, world: World
         assert page.run("[...document.querySelectorAll('input, select')].every(e => e.labels.length > 0)")
 
 
+SPLIT = """[...document.querySelectorAll(".rows .id")].filter(e => e.textContent.length < 25
+  && e.offsetHeight > 1.6 * parseFloat(getComputedStyle(e).lineHeight)).map(e => e.textContent)"""
+
+
+@pytest.mark.parametrize("width", [1600, 1200])
+def test_short_names_stay_in_one_piece(page: Browser, visitor: Visitor, world: World, width: int) -> None:
+    page.window(width)
+    for path in ("/queries", "/events", "/ledgers", "/"):
+        page.go(f"{base(visitor)}{path}")
+        page.until("document.querySelector('[data-pending]') === null")
+        assert page.run("document.querySelectorAll('.rows .id').length > 0") or path == "/events"
+        assert page.run(SPLIT) == [], path
+
+
 def test_hostile_payloads_stay_text(page: Browser, visitor: Visitor, world: World) -> None:
     page.go(f"{base(visitor)}/ledgers/{world.hostile}")
     page.until("document.querySelector('[data-pending]') === null")

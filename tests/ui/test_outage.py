@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -124,6 +125,7 @@ def test_what_happens_is_told(cluster: LocalCluster) -> None:
             log.append_many([b"row"] * 7)
         # a look may have come between creation and the first row, and then tells of both writes at once
         visitor.until("/events?kind=log", lambda got: any(f"and {count} rows more" in got.text for count in (7, 8)))
+        assert "0 segments" not in visitor.get("/events?kind=log").text
         writer.delete_ledger(list(writer.log("news").segments())[-1].ledger_id, even_if_listed=True)
         repair_log(writer, "news")
         visitor.until("/events?kind=log", lambda got: "log news: 7 rows written off, whose ledgers do not exist any more" in got.text)
@@ -139,6 +141,7 @@ def test_a_cluster_that_dies_and_comes_back(cluster: LocalCluster, zookeeper: Zo
         visitor.until("/logs", lambda got: "events" in got.text)
         for path in ("/ledgers", f"/ledgers/{ledger_id}", "/logs", "/queries", "/"):
             visitor.settled(path)
+        visitor.until("/ledgers", lambda got: site.world.watcher.index.known == len(site.world.watcher.index))
         for times, silence in enumerate((killed(zookeeper), stopped(zookeeper)), 1):
             with silence:
                 visitor.until("/events", lambda got: SILENT in got.text)
@@ -156,6 +159,12 @@ def test_a_cluster_that_dies_and_comes_back(cluster: LocalCluster, zookeeper: Zo
                     assert got.status == 200 and SILENT in got.text, path
                     assert 'http-equiv="refresh"' in got.body  # without JavaScript it asks again
                 assert f'data-key="{ledger_id}"' in visitor.get("/ledgers").body  # what was seen last
+                known = visitor.get(f"/ledgers?id={ledger_id}")  # nobody has asked for this part before
+                assert f'data-key="{ledger_id}"' in known.body and f"{ledger_id} CLOSED" in known.text
+                overview = visitor.get("/")
+                assert "error the cluster does not answer since" in overview.text and "is wrong" not in overview.text
+                assert "else is listed here was so" in overview.text
+                assert 'class="badge">writable' in overview.body  # nobody knows that it is good
                 assert "entry 9" in visitor.get(f"/ledgers/{ledger_id}").text
                 assert "BK-" in visitor.settled(f"/ledgers/{other}").text or "not answer" in visitor.settled(f"/ledgers/{other}").text
             visitor.until("/", lambda got: SILENT not in got.text)
@@ -178,6 +187,27 @@ def test_a_bookie_that_does_not_answer_shows_in_the_replicas(cluster: LocalClust
         assert "10 in need of repair" in xray.text
         doctor = visitor.until("/doctor", lambda got: "data-pending" not in got.body)
         assert gone in doctor.text and ("bookie-down" in doctor.text or "bookie-unreachable" in doctor.text)
+
+
+def test_entries_that_can_be_read_are_shown_behind_one_that_cannot(cluster: LocalCluster) -> None:
+    """Of a ledger of two bookies that have every second entry each, one is gone."""
+    with bk_core.connect(cluster.uri) as writer, bk_core.connect(cluster.uri) as client, served(client, look_s=SOON_S) as (_, visitor):
+        with writer.create_ledger(ensemble_size=2, write_quorum_size=1, ack_quorum_size=1) as ledger:
+            for number in range(6):
+                ledger.append(b"entry %d" % number)
+        gone, there = writer.ledger_metadata(ledger.ledger_id).fragments[0].ensemble
+        cluster.kill(cluster.bookie_ids.index(gone))
+        cluster.wait_unregistered(cluster.bookie_ids.index(gone))
+        got = visitor.until(f"/ledgers/{ledger.ledger_id}", lambda got: "entry 1" in got.text and 'class="dot ok" title="' in got.body)
+        assert all(f"entry {number}" in got.text for number in (1, 3, 5)) and "entry 2" not in got.text
+        assert got.text.count(f"no good copy now: {gone} ") == 2  # entries 2 and 4; entry 0 has the error of its read
+        overview = visitor.until("/", lambda got: "of which no running bookie has a copy" in got.text)
+        assert re.search(rf"error \d ledgers? with entries of which no .* a copy \(ledgers? [^)]*{ledger.ledger_id}", overview.text)
+        assert "warning 1 bookie is down" in overview.text
+        doctor = visitor.until("/doctor", lambda got: "no-live-copy" in got.text)
+        assert f'href="/ledgers/{ledger.ledger_id}"' in doctor.body
+        assert f'<a href="/ledgers?bookie={quote(gone, safe="")}"' in doctor.body
+        writer.delete_ledger(ledger.ledger_id)
 
 
 # --- the command -----------------------------------------------------------------------------------------------------------

@@ -160,6 +160,7 @@ def test_the_doctor_and_an_xray_look_when_they_are_asked(world: World, visitor: 
     sound(xray)
     assert f"ledger {world.hostile}: 90 copies looked at" in xray.text and "none in need of repair" in xray.text
     assert all(bookie in xray.text for bookie in world.cluster.bookie_ids)
+    assert "\n\u2588 there, and read\n" in xray.body  # each mark of the legend has its line
     assert "BK-NO-LEDGER" in visitor.settled("/ledgers/987654/xray").text
 
 
@@ -192,6 +193,9 @@ def test_ledgers_by_what_they_are(world: World, visitor: Visitor) -> None:
     bookie = world.cluster.bookie_ids[0]
     assert all(bookie in fragment.ensemble for one in keys(f"bookie={bookie}") for fragment in world.client.ledger_metadata(one).fragments)
     assert max(keys("id=5")) == 5 and keys("state=CLOSED&log=nothing") == set()
+    everything = f"{len(list(world.client.list_ledgers()))} ledgers in all"
+    assert f"{world.open}, 1 that meets the conditions; {everything}" in visitor.settled(f"/ledgers?id={world.open}&state=OPEN").text
+    assert f", {everything}" in visitor.settled("/ledgers").text and "conditions" not in visitor.settled("/ledgers").text
     assert "No ledger meets these conditions." in visitor.settled("/ledgers?log=nothing").text
 
 

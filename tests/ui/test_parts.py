@@ -12,7 +12,7 @@ from threading import Event
 
 import pytest
 
-from bk_core.display.table import Table
+from bk_core.client.doctor.findings import Finding
 from bk_core.errors import InvalidArgumentError, MetadataUnavailableError
 from bk_core.metadata.store import BookieView
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
@@ -21,7 +21,7 @@ from bk_core.ui.events import EVENTS_MAX, ClusterEvent, EventLog, of_bookies, of
 from bk_core.ui.guard import Token, cookie_value, host_of, is_own_host, token_of_file
 from bk_core.ui.index import Filter, LedgerIndex
 from bk_core.ui.layout import amount
-from bk_core.ui.markup import Markup, table, tag, text
+from bk_core.ui.markup import Markup, joined, table, tag, text
 from bk_core.ui.pages import examinations
 from bk_core.ui.pages.ledger import hexadecimal
 from bk_core.ui.pages.ledgers import number
@@ -182,6 +182,30 @@ def test_filters_take_what_was_read() -> None:
     assert index.states() == {"OPEN": 1, "UNREADABLE": 1} and index.known == 2
 
 
+def test_ledgers_of_which_no_bookie_has_a_copy() -> None:
+    """Of a striped ledger, only a whole write set that is gone loses entries; write sets without entries lose none."""
+    index = index_of(1, 2, 3, 4, 5)
+    striped = replace(CLOSED, write_quorum_size=1, ack_quorum_size=1)
+    index.learn(1, CLOSED)
+    index.learn(2, striped)
+    index.learn(3, replace(striped, last_entry_id=0))
+    index.learn(4, replace(OPEN, fragments=(*OPEN.fragments, Fragment(5, ("b3:1", "b4:1", "b5:1")))))
+    index.learn(5, None)
+    assert index.without_copy({"b1:1", "b2:1", "b3:1", "b4:1", "b5:1"}) == []
+    assert index.without_copy({"b1:1", "b3:1", "b4:1"}) == [2]
+    assert index.without_copy({"b2:1", "b3:1", "b4:1"}) == [2, 3]
+    assert index.without_copy({"b4:1"}) == [1, 2, 3, 4]
+    assert index.without_copy(set()) == [1, 2, 3, 4]
+
+
+def test_filters_count() -> None:
+    index = index_of(1, 2, 3)
+    index.learn(1, CLOSED)
+    index.learn(2, OPEN)
+    index.learn(3, CLOSED)
+    assert index.count(Filter()) == 3 and index.count(Filter(state="CLOSED")) == 2 and index.count(Filter(state="CLOSED", most_id=2)) == 1
+
+
 def test_the_index_does_not_grow_with_ledgers_that_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bk_core.ui.index.SPARE", 3)
     index = index_of(0)
@@ -282,6 +306,10 @@ def test_a_failed_question_keeps_the_last_answer_and_says_why() -> None:
 
 def test_a_command_breaks_between_its_words_alone() -> None:
     """Browsers break behind hyphens as well, and a command is there to be copied."""
-    page = examinations._part(Table(["finding", "command"], [("bookie-down", "bk bookie <x> --yes"), ("clock-skew", None)]))
+    cells = examinations._finding(
+        Finding("bookie-down", "bookie b:1 is down, b:12 is not", "wait", "bk bookie <x> --yes", bookies=("b:1",))
+    )
+    page = joined(cells)
     words = [f'<span class="whole">{word}</span>' for word in ("bookie-down", "bk", "bookie", "&lt;x&gt;", "--yes")]
     assert words[0] in page and f"<code>{' '.join(words[1:])}</code>" in page
+    assert ">b:1</a> is down, b:12 is not" in page and page.count("<a ") == 1

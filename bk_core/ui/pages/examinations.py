@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,12 +11,12 @@ from bk_core.display import cluster as cluster_tables
 from bk_core.display import xray as xray_tables
 from bk_core.display.table import Lines, Table
 from bk_core.display.words import told_age
-from bk_core.ui.layout import Page, World, shown
-from bk_core.ui.markup import Markup, joined, link, section, sentence, table, tag
+from bk_core.ui.layout import Page, World, bookie_link, ledger_links, log_link, severity_badge, shown
+from bk_core.ui.markup import Child, Markup, joined, link, section, sentence, table, tag
 from bk_core.ui.pages.ledgers import number
 
 if TYPE_CHECKING:
-    from bk_core.client.doctor.findings import Diagnosis
+    from bk_core.client.doctor.findings import Diagnosis, Finding
     from bk_core.client.xray import Xray
 
 DOCTOR_S = 300.0  # so old may a diagnosis be while no bookie comes or goes: it reads the metadata of all ledgers
@@ -24,7 +25,7 @@ XRAY_S = 60.0
 XRAY_RATE = 20_000_000  # bytes a second that an x-ray reads
 XRAY_ENTRIES = 1_000_000  # of one x-ray
 ROWS_MAX = 200
-_KINDS = {"error": "bad", "warning": "watch", "note": ""}
+FINDINGS = ("~severity", "finding", "what", "about", "what to do", "command")
 
 
 def doctor_page(world: World, query: Mapping[str, str]) -> Page:
@@ -42,7 +43,29 @@ def doctor_page(world: World, query: Mapping[str, str]) -> Page:
 
 
 def _diagnosis(found: Diagnosis) -> Markup:
-    return _parts(cluster_tables.diagnosis(found))
+    rows = [_finding(one) for one in found.findings[:ROWS_MAX]]
+    lines = (part for part in cluster_tables.diagnosis(found) if isinstance(part, str))
+    return joined([table(FINDINGS, rows, caption="Findings") if rows else None, _parts(lines)])
+
+
+def _finding(found: Finding) -> list[Child]:
+    """Return a finding as a row in which what it is about leads to its pages."""
+    about = [[ledger_links(found.ledgers, found.count), " "] if found.ledgers else None, *([log_link(one), " "] for one in found.logs)]
+    return [
+        severity_badge(found.severity),
+        _whole_words(found.code),
+        _with_bookies(found.what, found.bookies),
+        about if found.ledgers or found.logs else None,
+        sentence(found.advice),
+        tag("code", _whole_words(found.command)) if found.command else None,
+    ]
+
+
+def _with_bookies(words: str, bookies: Iterable[str]) -> Markup:
+    """Return a sentence in which the ids of bookies are links."""
+    names = "|".join(map(re.escape, sorted(bookies, key=len, reverse=True)))
+    parts = re.split(rf"(?<![\w.])({names})(?!\w)", words) if names else [words]
+    return joined(bookie_link(part) if at % 2 else part for at, part in enumerate(parts))
 
 
 def xray_page(world: World, ledger_id: int, query: Mapping[str, str]) -> Page:
@@ -72,22 +95,11 @@ def _part(part: Table | Lines | str) -> Markup:
     if isinstance(part, Table):
         names = list(part.columns)
         rows = [
-            [None if value is None else _cell(name, value) for name, value in zip(names, row, strict=True)]
+            [value if value is None or isinstance(value, int) else str(value) for value in row]
             for _, row in zip(range(ROWS_MAX), part.rows, strict=False)
         ]
         return table(names, rows)
     return tag("pre", joined(joined([line, Markup("\n")]) for line in part.lines))
-
-
-def _cell(column: str, value: object) -> str | int | Markup:
-    if column == "command":
-        return tag("code", _whole_words(str(value)))
-    if column == "finding":
-        return _whole_words(str(value))
-    kind = _KINDS.get(value) if isinstance(value, str) else None
-    if kind is not None:
-        return tag("span", str(value), class_=f"badge {kind}".strip())
-    return value if isinstance(value, int) else str(value)
 
 
 def _whole_words(line: str) -> Markup:

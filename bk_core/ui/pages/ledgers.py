@@ -41,6 +41,8 @@ def page(world: World, query: Mapping[str, str]) -> Page:
         rows: Markup = tag("p", "Looking at the cluster for the first time ...", class_="empty", data_pending=True)
     elif not world.watcher.has_listed:
         rows = tag("p", "Listing all ledgers ...", class_="empty", data_pending=True)
+    elif ids and answer.value is None and answer.problem is not None:
+        rows = joined([shown(answer, lambda _: None, what="the metadata of these ledgers"), _known(world, ids)])
     elif ids:
         rows = shown(answer, lambda value: _rows(world, value), what="the metadata of these ledgers")
     else:
@@ -51,14 +53,28 @@ def page(world: World, query: Mapping[str, str]) -> Page:
 
 def _told(world: World, wanted: Filter, ids: list[int]) -> str:
     index = world.watcher.index
-    span = f"{ids[0]} to {ids[-1]}, " if ids else ""
+    span = "" if not ids else str(ids[0]) if len(ids) == 1 else f"{ids[0]} to {ids[-1]}"
+    everything = f"{counted(len(index), 'ledger')} in all"
+    if wanted == Filter():
+        return f"{span}, {everything}"
     unread = len(index) - index.known
     note = f"; {unread:,} not read yet, so filters do not see them" if unread > 0 and wanted.needs_kind else ""
-    return f"{span}{counted(len(index), 'ledger')} in all{note}"
+    found = index.count(wanted)
+    return f"{span}, {found:,} that {'meets' if found == 1 else 'meet'} the conditions; {everything}{note}"
 
 
 def _rows(world: World, found: list[FoundLedger]) -> Markup:
     return table(COLUMNS, [_row(one, world.now_ms) for one in found], caption="Ledgers", keys=[str(one.ledger_id) for one in found])
+
+
+def _known(world: World, ids: list[int]) -> Markup:
+    """Return the rows of what the page knows of these ledgers without asking: state and log."""
+    kinds = [(one, world.watcher.index.kind(one)) for one in ids]
+    rows: list[list[Child]] = [
+        [ledger_link(one), state_badge(kind.state), None, None, None, None, log_link(kind.log) if kind.log else None, None, None]
+        for one, kind in kinds
+    ]
+    return table(COLUMNS, rows, caption="Ledgers", keys=[str(one) for one in ids])
 
 
 def _row(found: FoundLedger, now_ms: int) -> list[Child]:

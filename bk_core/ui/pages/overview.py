@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
+from bk_core.client.doctor.bookies import judge_marks
 from bk_core.client.doctor.facts import address_of
 from bk_core.client.inspect import BookieSpace, bookie_spaces
 from bk_core.display.ledgers import DOWN, bookie_states
-from bk_core.display.words import counted
-from bk_core.ui.findings import findings
+from bk_core.display.words import counted, told_age
+from bk_core.ui.findings import Finding, findings
 from bk_core.ui.index import UNREAD
-from bk_core.ui.layout import Page, World, amount, bookie_link, log_link, place, state_badge
+from bk_core.ui.layout import Page, World, amount, bookie_link, ledger_links, log_link, moment, place, severity_badge, state_badge
 from bk_core.ui.markup import Child, Markup, badge, empty, facts, joined, link, section, sentence, table, tag, text
 from bk_core.ui.pages.events import event_rows
 from bk_core.ui.watching import Sight
 
 LOGS_SHOWN = 12
 EVENTS_SHOWN = 12
-MARKED_MAX = 1000  # ledgers that are counted
+MARKS_S = 15.0
 SPACES_S = 10.0
 ADDRESSES_S = 10.0
 STATES = ("OPEN", "IN_RECOVERY", "CLOSED")
@@ -59,27 +58,31 @@ def _cluster(world: World, sight: Sight) -> Markup:
 
 
 def _findings(world: World) -> Markup:
-    store = world.client.store
-    marked = world.answers.get(
-        ("marked",), lambda: sum(1 for _ in islice(store.underreplication().marked_ledgers(), MARKED_MAX)), fresh_s=15.0
-    )
-    found = list(findings(world.watcher, marked.value))
-    if not found:
-        return section(
-            "Findings", empty("Nothing that this page looks at is wrong."), name="findings", more=link("/doctor", "look at everything")
-        )
-    items = [
-        tag(
-            "li",
-            badge("bad" if one.weight == "bad" else "watch", one.weight),
-            " ",
-            one.said,
-            ": ",
-            tag("span", sentence(one.advice), class_="soft"),
-        )
-        for one in found
-    ]
-    return section("Findings", tag("ul", items, class_="findings"), name="findings", more=link("/doctor", "look at everything"))
+    client, watcher = world.client, world.watcher
+    sight, health = watcher.sight, watcher.health
+    alive = set() if sight is None else {*sight.bookies.writable, *sight.bookies.readonly}
+    marks = world.answers.get(("marks",), lambda: list(judge_marks(client, frozenset(watcher.index.without_copy(alive)))), fresh_s=MARKS_S)
+    items = [_finding(one) for one in findings(watcher, marks.value or ())]
+    if not health.answers:
+        items.insert(0, _outage(world))
+    body = tag("ul", items, class_="findings") if items else empty("Nothing that this page looks at is wrong.")
+    return section("Findings", body, name="findings", more=link("/doctor", "look at everything"))
+
+
+def _outage(world: World) -> Markup:
+    """Return the finding that the cluster does not answer, with the age of the others."""
+    health, sight = world.watcher.health, world.watcher.sight
+    said: list[Child] = ["the cluster does not answer"]
+    if health.since_ms is not None:
+        said += [" since ", moment(health.since_ms)]
+    old = "" if sight is None else f"; what else is listed here was so {told_age(world.now_ms - sight.at_ms)} ago"
+    advice = f"see if the metadata store runs and if this host reaches it{old}"
+    return tag("li", severity_badge("error"), " ", said, ": ", tag("span", advice, class_="soft"))
+
+
+def _finding(one: Finding) -> Markup:
+    about = [" (", ledger_links(one.ledgers, one.count), ")"] if one.ledgers else None
+    return tag("li", severity_badge(one.severity), " ", one.said, about, ": ", tag("span", sentence(one.advice), class_="soft"))
 
 
 def _bookies(world: World, sight: Sight) -> Markup:
@@ -88,7 +91,7 @@ def _bookies(world: World, sight: Sight) -> Markup:
     addresses = world.answers.get(
         ("addresses", registered), lambda: {one: address_of(client, one) for one in registered}, fresh_s=ADDRESSES_S, wait_s=0.7
     )
-    silent = set(client.unanswering(0.0))
+    silent, answers = set(client.unanswering(0.0)), world.watcher.health.answers
     rows = []
     for bookie, state in bookie_states(sight.bookies.writable, sight.bookies.readonly, sight.cookies).items():
         disk: Child = None
@@ -98,7 +101,7 @@ def _bookies(world: World, sight: Sight) -> Markup:
             disk = tag(
                 "span", "asked ..." if spaces.problem is None else spaces.problem, class_="soft", data_pending=spaces.problem is None
             )
-        shown: list[Child] = [state_badge(state)]
+        shown: list[Child] = [state_badge(state) if answers else badge(state)]  # nobody knows if it still is
         if bookie in silent and state != DOWN:
             shown += [" ", badge("silent", "bad")]
         rows.append([bookie_link(bookie), shown, tag("span", text((addresses.value or {}).get(bookie)), class_="id"), disk])
