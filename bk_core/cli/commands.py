@@ -30,6 +30,8 @@ from bk_core.cli.xrays import verify_log, xray
 from bk_core.errors import BkError
 from bk_core.log_lines import shown
 
+_SENTENCE_MAX = 1000  # characters
+
 
 def _say_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
@@ -77,6 +79,16 @@ for _one in (export_log, import_log, verify_log):
     log.add_command(_one)
 for _one in (cluster, ledger, bookie, log, query, checkpoint, autorecovery, bench, top, trace, local, live_page, completion):
     cli.add_command(_one)
+
+
+def _say_whole(command: click.Command) -> None:
+    """Have lists of commands say the whole first sentence of each, in as many lines as it takes: Click cuts it off."""
+    command.short_help = command.get_short_help_str(_SENTENCE_MAX)
+    for one in command.commands.values() if isinstance(command, click.Group) else ():
+        _say_whole(one)
+
+
+_say_whole(cli)
 
 
 def run(arguments: list[str] | None = None) -> int:

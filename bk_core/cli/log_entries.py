@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -49,26 +50,37 @@ _LAST = 10  # rows or entries that tail shows
 def append(name: str, take_over: bool, take_over_queries: bool, password: str, uri: str, protocol: str, as_json: bool) -> None:
     """Append each line of standard input to a log as an entry, without its newline. It writes exclusively until the input ends.
 
-    It prints where the entries are once all are acknowledged.
+    It begins with the first line: an input without lines ends no other writer, and leaves no segment. It prints where the entries are once
+    all are acknowledged.
 
     --json: log, entries, bytes, first, last (seq and entry of each; null without entries).
     """
+    from bk_core.client.guards import admit_writer
+    from bk_core.client.log.list_store import read_ledger_list
+    from bk_core.protocol.log.exclusive import Insisted
+
     with connected(uri, protocol) as client:
-        secret = password.encode()
         with _told_for_lines(name):
-            opened = client.log(name, password=secret).writer(take_over=take_over, take_over_queries=take_over_queries)
-        with opened as writer:
-            sent = _Sent(writer, client.config.operation_timeout_s)
-            with _watched() as show:
-                for lines in _lines(sys.stdin.buffer):
-                    sent.send(lines)
+            log = client.log(name, password=password.encode())
+            admit_writer(client, name, read_ledger_list(client, name), Insisted(take_over_queries=take_over_queries))
+        lines = _lines(sys.stdin.buffer)
+        begun = next(lines, None)
+        sent = None
+        if begun is not None:
+            with _told_for_lines(name):
+                opened = log.writer(take_over=take_over, take_over_queries=take_over_queries)
+            with opened as writer, _watched() as show:
+                sent = _Sent(writer, client.config.operation_timeout_s)
+                for some in chain([begun], lines):
+                    sent.send(some)
                     show(sent)
                 sent.wait_for(0)
-    first, last = sent.first, sent.last
+    first, last = (None, None) if sent is None else (sent.first, sent.last)
     if as_json:
         ends = (None if first is None else first.first_position, None if last is None else last.last_position)
-        say_json({"log": name, "entries": sent.entries, "bytes": sent.bytes, "first": _place(ends[0]), "last": _place(ends[1])})
-    elif first is not None and last is not None:
+        entries, size = (0, 0) if sent is None else (sent.entries, sent.bytes)
+        say_json({"log": name, "entries": entries, "bytes": size, "first": _place(ends[0]), "last": _place(ends[1])})
+    elif sent is not None and first is not None and last is not None:
         where = f"{first.seq}:{first.first_entry_id} .. {last.seq}:{last.last_entry_id}"
         click.echo(f"{counted(sent.entries, 'entry', 'entries')}, {counted(sent.bytes, 'byte')}, at {where}")
     else:

@@ -39,7 +39,7 @@ def batch_notes(trace: BatchTrace) -> Iterator[str]:
     what = f"batch {trace.batch_id} of query {trace.query_id} in log {trace.log}"
     at = f", committed {when(trace.committed_at_ms)} UTC" if trace.committed_at_ms else ""
     if not trace.segments:
-        yield f"{what}: it has no rows that are left{at}"
+        yield f"{what}: it {'had no rows' if trace.had_no_rows else 'has no rows that are left'}{at}"
         return
     sums = f"{counted(trace.rows, 'row')}, {counted(trace.bytes, 'byte')}"
     yield f"{what}: {sums} in {counted(len(trace.ledgers), 'ledger')} on {counted(len(trace.bookies), 'bookie', 'bookies')}{at}"

@@ -157,8 +157,8 @@ class _LogCommit:
         if (whose := self._batch.whose) is not None:
             changed = changed.note_batch(*whose, first_seq)
         if self._batch.mark is not None:
-            sizes = (None, None) if self._batch.number is None else (self._rows, self._bytes)
-            changed = _without_old_one_shots(changed.mark_committed(*self._batch.mark, self._at_ms, *sizes), self._at_ms)
+            marked = changed.mark_committed(*self._batch.mark, self._at_ms, self._rows, self._bytes)
+            changed = _without_old_one_shots(marked, self._at_ms)
         check_listable(self._client, self.log, listed.log_id, sorted({r.ledger_id for r in self._ranges}))
         return changed
 

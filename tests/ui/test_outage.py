@@ -124,7 +124,7 @@ def test_what_happens_is_told(cluster: LocalCluster) -> None:
         with writer.log("news").writer() as log:
             log.append_many([b"row"] * 7)
         # a look may have come between creation and the first row, and then tells of both writes at once
-        visitor.until("/events?kind=log", lambda got: any(f"and {count} rows more" in got.text for count in (7, 8)))
+        visitor.until("/events?kind=log", lambda got: any(f" {count} rows more" in got.text for count in (7, 8)))
         assert "0 segments" not in visitor.get("/events?kind=log").text
         writer.delete_ledger(list(writer.log("news").segments())[-1].ledger_id, even_if_listed=True)
         repair_log(writer, "news")

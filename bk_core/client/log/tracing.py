@@ -20,6 +20,7 @@ from bk_core.protocol.ledger.distribution import Distribution
 from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata
 from bk_core.protocol.log.history import Item
 from bk_core.protocol.log.identity import LOG_KEY
+from bk_core.protocol.log.names import store_of
 from bk_core.protocol.log.provenance import BatchSpan, span_of, within
 from bk_core.protocol.log.segments import HistoryRef, Segment
 from bk_core.protocol.log.view import LogView
@@ -52,7 +53,8 @@ class BatchTrace:
     """The segments that one batch of a query added to a log. A batch without rows added none.
 
     ``known`` says how the segments were found: "recorded" in the log's list, or, of segments of older programs, "by the time of its
-    commit". ``committed_at_ms`` is None for a batch that is neither the query's last nor has segments.
+    commit". ``committed_at_ms`` is None for a batch that is neither the query's last nor has segments. ``had_no_rows`` is True for a batch
+    that never had any, as far as the log remembers: of the query's last one.
     """
 
     log: str
@@ -61,6 +63,7 @@ class BatchTrace:
     known: str
     segments: tuple[TracedSegment, ...]
     committed_at_ms: int | None
+    had_no_rows: bool = False
 
     def __repr__(self) -> str:
         counts = ", ".join((counted(len(self.segments), "segment"), counted(self.rows, "row"), counted(self.bytes, "byte")))
@@ -151,7 +154,7 @@ def trace_batch(client: LogClient, name: str, query_id: str | None = None, batch
         known = RECORDED
     metadata: dict[int, LedgerMetadata | None] = {}
     traced = tuple(TracedSegment(one, _held(client, one, metadata)) for one in segments)
-    return BatchTrace(name, query, number, known, traced, at_ms)
+    return BatchTrace(name, query, number, known, traced, at_ms, _had_no_rows(view, query, number))
 
 
 def _query_of(view: LogView, name: str, wanted: str | None, batch_id: int | None) -> str:
@@ -162,7 +165,10 @@ def _query_of(view: LogView, name: str, wanted: str | None, batch_id: int | None
     if wanted is not None and not found and len(wanted) >= _WHOLE_ID:
         return wanted  # its mark may be forgotten, and its segments be in the history
     told = f"it knows {', '.join(found or known)}" if known else "it knows none"
-    what = "more than one query writes" if len(found) > 1 else f"no query {wanted} has written" if wanted else "no query has written"
+    what = f"no query {wanted} has written" if wanted else "no query has written"
+    if len(found) > 1:
+        what = "more than one query or write has written"
+        told += "; name one by its id, or by a beginning that is its alone (query_id in Python, --query in bk)"
     raise NoSuchBatchError(f"{what} log {name!r}: {told}", log=name)
 
 
@@ -195,6 +201,11 @@ def _leaves(view: LogView, items: Iterable[Item]) -> Iterator[HistoryRef]:
                 yield item
 
 
+def _had_no_rows(view: LogView, query: str, batch_id: int) -> bool:
+    mark = view.listed.committed.get(query)
+    return mark is not None and mark.batch_id == batch_id and mark.rows == 0
+
+
 def _by_time(view: LogView, query: str, batch_id: int) -> list[Segment]:
     """Return the segments of the query's last batch, if their time, rows and bytes are those of its mark."""
     mark = view.listed.committed.get(query)
@@ -208,7 +219,7 @@ def _by_time(view: LogView, query: str, batch_id: int) -> list[Segment]:
 def _check_committed(view: LogView, name: str, query: str, batch_id: int, spans: list[BatchSpan]) -> None:
     """Raise NoSuchBatchError unless the batch was committed for certain, and has no rows that are left."""
     mark = view.listed.committed.get(query)
-    if spans or (mark is not None and mark.batch_id == batch_id and mark.rows == 0):
+    if spans or _had_no_rows(view, query, batch_id):
         return
     if mark is not None and batch_id > mark.batch_id:
         raise NoSuchBatchError(f"query {query} has committed batches up to {mark.batch_id} to log {name!r}, not {batch_id}", log=name)
@@ -272,6 +283,10 @@ def trace_entry(client: LogClient, ledger_id: int, entry_id: int) -> EntryTrace:
 def _traced(client: LogClient, view: LogView, trace: EntryTrace, metadata: LedgerMetadata) -> EntryTrace:
     segment = _segment_of(view, view.listed.items, trace.ledger_id, trace.entry_id)
     assert trace.log is not None
+    store = store_of(trace.log)
+    if store is not None:
+        note = f"this ledger belongs to file store {store!r}, such as a checkpoint of Spark: it holds files, and no rows of a query"
+        return replace(trace, segment=segment, note=note)
     if segment is None:
         if metadata.custom.get("purpose") == b"history":
             return replace(trace, note="this ledger holds a part of the log's history, and no rows")

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,8 @@ OWN_MARKS = frozenset({LOG_KEY, LOG_ID_KEY, LOG_ROOT_KEY, WRITER, GWQ_MARK, GWQ_
 @dataclass(frozen=True, slots=True)
 class Transfer:
     """The result of an export, an import or a copy: how many entries, their payload bytes, and how long it took. ``ledger_id`` is the
-    source of an export, and else the new ledger. ``closed`` is False if the source may go on after the last entry."""
+    source of an export, and else the new ledger. ``closed`` is False if the source may go on after the last entry. ``path`` is the file,
+    None for a copy."""
 
     ledger_id: int
     entries: int
@@ -143,7 +144,8 @@ def import_ledger(client: BookKeeper, path: Path, settings: NewLedger, *, on_pro
         if file.header.get("what") != "ledger":
             raise ExportFormatError(f"{path} holds the entries of a log: `bk log import` takes it", path=str(path))
         total, custom = _stated(file)
-        return _written(client, file.runs(), file.header, custom, f"file {path.name}", settings, total, on_progress)
+        done = _written(client, file.runs(), file.header, custom, f"file {path.name}", settings, total, on_progress)
+        return replace(done, path=str(path))
 
 
 def _stated(file: EntryFile) -> tuple[int, dict[str, bytes]]:

@@ -189,6 +189,15 @@ print(status, signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN)
     assert (done.stdout, done.stderr) == (b"its own error\n0 True\n", b"")
 
 
+def test_lists_of_commands_say_whole_sentences() -> None:
+    """In 80 columns, over several lines if need be."""
+    for group in ((), ("ledger",), ("log",)):
+        told = CliRunner().invoke(cli.cli, [*group, "--help"], terminal_width=80).output
+        listed = told.partition("\nCommands:\n")[2].partition("\n\n")[0]
+        assert listed and "..." not in listed and max(map(len, told.splitlines())) <= 80
+    assert "add throughput, then both of reads, with percentiles." in " ".join(CliRunner().invoke(cli.cli, ["--help"]).output.split())
+
+
 def test_both_outputs_may_be_closed() -> None:
     reading, writing = os.pipe()
     os.close(reading)

@@ -164,6 +164,8 @@ def test_lines_go_in_and_come_out(bk: Bk, client: bk_core.BookKeeper) -> None:
     assert told == {"log": "a", "entries": 4, "bytes": 27, "first": {"seq": 0, "entry": 0}, "last": {"seq": 0, "entry": 3}}
     assert bk("append", "a", stdin=b"five\n").splitlines() == ["1 entry, 4 bytes, at 1:0 .. 1:0"]
     assert bk("append", "a") == "no entries\n"
+    assert bk.json("append", "a") == [{"log": "a", "entries": 0, "bytes": 0, "first": None, "last": None}]
+    assert len(list(client.log("a").segments())) == 2  # an input without lines leaves none
     assert [line.split() for line in bk("tail", "a", "-n", "2").splitlines()] == [
         ["0:3", "19", "B", "four", "without", "an", "end"],
         ["1:0", "4", "B", "five"],
@@ -176,7 +178,7 @@ def test_lines_go_in_and_come_out(bk: Bk, client: bk_core.BookKeeper) -> None:
         bk("tail", "a", "--from", nowhere, status=2)
         assert "is neither SEQ, SEQ:ENTRY, first nor end" in bk.err and len(bk.err) < 1000
     assert bk("tail", "a", "--from", "1:1") == ""  # the end itself
-    for beyond, what in (("1:2", "segment 1, whose last entry is 0"), ("3:1", "the log, which is 3:0 now"), ("9", "the log")):
+    for beyond, what in (("1:2", "segment 1, whose last entry is 0"), ("3:1", "the log, which is 2:0 now"), ("9", "the log")):
         bk("tail", "a", "--from", beyond, status=1)
         assert f"{beyond} lies beyond the end of {what}" in bk.err
     bk("tail", "b", status=1)

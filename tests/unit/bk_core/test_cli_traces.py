@@ -76,7 +76,9 @@ def test_an_entry_between_the_segments_is_of_no_batch(client: bk_core.BookKeeper
 def test_two_queries_are_told_apart(bk: Bk, client: bk_core.BookKeeper, log: str) -> None:
     commit(client, log, QUERY, 0, 3)
     other = commit(client, log, OTHER, 0, 4)
-    with pytest.raises(NoSuchBatchError, match="more than one query writes log 'events'"):
+    with pytest.raises(
+        NoSuchBatchError, match=f"more than one query or write has written log 'events': it knows {QUERY}, {OTHER}; .*--query"
+    ):
         client.trace_batch(log)
     with pytest.raises(NoSuchBatchError, match="more than one query"):
         client.trace_batch(log, "0b5c")
@@ -117,7 +119,7 @@ def test_of_an_older_program_the_last_batch_is_found_by_its_time(bk: Bk, client:
     assert "an older program committed" in bk("batch", log, group="trace")
 
 
-def test_a_batch_without_rows_and_a_trimmed_one(client: bk_core.BookKeeper, log: str) -> None:
+def test_a_batch_without_rows_and_a_trimmed_one(bk: Bk, client: bk_core.BookKeeper, log: str) -> None:
     commit(client, log, QUERY, 0, 3)
 
     def empty(current: LedgerList) -> LedgerList:
@@ -125,10 +127,21 @@ def test_a_batch_without_rows_and_a_trimmed_one(client: bk_core.BookKeeper, log:
 
     change_ledger_list(client, log, empty)
     found = client.trace_batch(log)
-    assert (found.batch_id, found.segments, found.committed_at_ms) == (1, (), 2_000_000)
+    assert (found.batch_id, found.segments, found.committed_at_ms, found.had_no_rows) == (1, (), 2_000_000, True)
+    assert "it had no rows, committed" in bk("batch", log, group="trace")
+    assert client.trace_batch(log, QUERY, 0).had_no_rows is False
     client.log(log).trim(before=replace(client.log(log).info.end, entry=0))
     with pytest.raises(NoSuchBatchError, match="had no rows, was trimmed"):
         client.trace_batch(log, QUERY, 0)
+
+
+def test_a_ledger_of_a_checkpoint_is_told_as_one(client: bk_core.BookKeeper) -> None:
+    with bk_core.FileStore.open(client, "flights") as store:
+        store.put("/offsets/0", b"v1")
+        (segment,) = client.log("files.flights").segments()
+    found = client.trace_entry(segment.ledger_id, 0)
+    assert (found.log, found.query_id) == ("files.flights", None)
+    assert "belongs to file store 'flights', such as a checkpoint of Spark" in found.note
 
 
 def test_other_ledgers_are_told_as_what_they_are(bk: Bk, client: bk_core.BookKeeper, log: str) -> None:

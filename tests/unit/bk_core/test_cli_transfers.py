@@ -178,7 +178,7 @@ def test_a_ledger_goes_into_a_file_and_back(tmp_path: Path, bk: Bk, client: bk_c
     bk("export", ledger.ledger_id, path, "--password", "old", group="ledger", status=1)
     assert "exists and is not written over" in bk.err
     (made,) = bk.json("import", path, "--password", "new", "--keep-custom", group="ledger")
-    assert entries(client, made["ledger"], b"new") == PAYLOADS
+    assert (made["file"], entries(client, made["ledger"], b"new")) == (str(path), PAYLOADS)
     metadata = client.ledger_metadata(made["ledger"])
     assert (metadata.digest_type, metadata.ack_quorum_size, metadata.length) == (DigestType.MAC, 3, sum(map(len, PAYLOADS)))
     assert dict(metadata.custom) == {"application": b"bk", "purpose": b"import", "source": b"file ledger.bke", "mine": b"kept"}

@@ -118,7 +118,9 @@ def test_one_shot_marks_do_not_pile_up(world: Any, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(commits, "ONE_SHOT_AGE_MS", -1)
     world.write([4], log="a")
     assert len(read_ledger_list(world.client, "a").committed) == 3
-    assert read_ledger_list(world.client, "a").is_committed("txn:app", 0)
+    listed = read_ledger_list(world.client, "a")
+    assert listed.is_committed("txn:app", 0)
+    assert {mark.rows for mark in listed.committed.values()} == {1} and all(mark.bytes for mark in listed.committed.values())
 
 
 def test_transactions_are_written_once_per_version(world: Any) -> None:
