@@ -182,10 +182,11 @@ deployments: setup
 	@$(ENV) BK_DEPLOYMENTS=all $(BIN)/pytest -q -s tests/spark/test_deployments.py tests/spark/packed_environment.py
 
 ## the fault table of the Spark sink and source (tests/faults)
-# REPEAT, SEED, CELLS='regular expression', APACHE=4.18.0; CHECKPOINT=ledgers
+# REPEAT, SEED, CELLS='regular expression', APACHE=4.18.0; CHECKPOINT=ledgers; METADATA=etcd
 faults: setup
 	@$(ENV) $(BIN)/python -m tests.faults --repeat "$${REPEAT:-1}" $(if $(SEED),--seed $(SEED)) $(if $(CELLS),--cells "$(CELLS)") \
-	  $(if $(APACHE),--apache $(APACHE)) $(if $(CHECKPOINT),--checkpoint $(CHECKPOINT)) --json .cache/faults.json
+	  $(if $(APACHE),--apache $(APACHE)) $(if $(CHECKPOINT),--checkpoint $(CHECKPOINT)) $(if $(METADATA),--metadata $(METADATA)) \
+	  --json .cache/faults.json
 
 ## stateful queries restarted again and again, checkpoints in both kinds (tests/checkpoints)
 # RESTARTS, KILLS, SEED, CASES, TOGETHER

@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.faults.driver import HDFS, ROCKSDB
 from tests.faults.harness import DIRECTORY, LEDGERS, Cell, DriverDiedError, HarnessError
+from tests.faults.metadata import ETCD, ZOOKEEPER
 
 LOCAL = "local"
 CLUSTER = "cluster"  # executors are processes of their own, on two host names
@@ -337,9 +338,9 @@ FAULTS = {
     "raise": "error raised",
     "kill_driver": "driver killed",
     "kill_executor": "executor killed",
-    "expire": "ZooKeeper session lost",
-    "cut": "ZooKeeper connection lost",
-    "lose_answer": "ZooKeeper's answer lost",
+    "expire": "metadata session lost",
+    "cut": "metadata connection lost",
+    "lose_answer": "metadata store's answer lost",
 }
 OPERATIONS = {  # of the gateway: their names, and how many a run has at least
     "CREATE_1": ("CREATE, first step", 9),
@@ -352,8 +353,9 @@ OPERATIONS = {  # of the gateway: their names, and how many a run has at least
     "LISTSTATUS": ("LISTSTATUS", 9),
     "GETFILESTATUS": ("GETFILESTATUS", 60),
 }
-KILLED = {"bookie of the checkpoint": "bookie killed", "ZooKeeper": "ZooKeeper killed"}
-UNHEARD = {"pause of the checkpoint": "bookie stopped", "silence": "ZooKeeper silent"}
+LEASES = "all leases revoked"
+KILLED = {"bookie of the checkpoint": "bookie killed", "metadata": "metadata store killed"}
+UNHEARD = {"pause of the checkpoint": "bookie stopped", "silence": "metadata store silent"}
 STATE_STEPS = {"begin": "task begun", "create_done": WORKER_STEPS["create_done"], "message": WORKER_STEPS["message"]}
 QUICK = {("create_done", "kill"), ("message", "kill"), ("cas_done", "lose_answer")}
 
@@ -443,7 +445,23 @@ def gateway_cells() -> list[Spec]:
     return found
 
 
-def cells(checkpoint: str = DIRECTORY) -> list[Spec]:
+def _lease_cells() -> list[Spec]:
+    """Only etcd can end all sessions at once: no bookie is registered until each has taken a new lease."""
+    steps = [step for step in WORKER_STEPS if step != "intent_done"]
+    found = [Spec(WORKER_STEPS[step], LEASES, files(step, "ask", batch=0, what="leases")) for step in steps]
+    found.append(Spec(COMMIT_STEPS["cas"], LEASES, files("cas", "ask", task=False, what="leases")))
+    return [*found, Spec(SOURCE_STEPS["reading"], LEASES, from_log("reading", "ask", what="leases"))]
+
+
+def _gateway_lease_cells() -> list[Spec]:
+    steps = ("CREATE_2", "OPEN_2", "RENAME", "DELETE")
+    return [Spec(f"checkpoint: before {OPERATIONS[step][0]}", LEASES, checkpoint_fault(step, "ask", what="leases")) for step in steps]
+
+
+def cells(checkpoint: str = DIRECTORY, metadata: str = ZOOKEEPER.name) -> list[Spec]:
     """All, and with the checkpoint in ledgers those of the gateway as well."""
     found = [*_worker_cells(), *_commit_cells(), *_source_cells(), *_other_cells()]
-    return [*found, *gateway_cells()] if checkpoint == LEDGERS else found
+    found += _lease_cells() if metadata == ETCD.name else []
+    if checkpoint == LEDGERS:
+        found += gateway_cells() + (_gateway_lease_cells() if metadata == ETCD.name else [])
+    return found

@@ -18,11 +18,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from bk_core.bookie.local_cluster import LocalCluster
-from bk_core.bookie.zookeeper_process import ZooKeeperProcess
 from bk_core.client import BookKeeper
 from bk_core.client.files.names import store_log
 from bk_core.client.files.store import FileStore
@@ -32,6 +32,7 @@ from bk_core.client.log.janitor import delete_log, gc_log
 from bk_core.errors import NoSuchLogError
 from tests.faults.commands import MARK
 from tests.faults.driver import STORE
+from tests.faults.metadata import Server, revoke_leases
 from tests.faults.points import RELEASE
 from tests.faults.standalone import StandaloneSpark
 from tests.faults.stores import ledgers_of, leftovers, remains
@@ -41,8 +42,8 @@ ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 360.0
 COMMAND_TIMEOUT_S = 600.0
 KILL_TIMEOUT_S = 60.0
-SILENCE_S = (3.0, 20.0)  # of ZooKeeper, shorter and longer than a session
-DEAD_S = (0.0, 15.0)  # until a killed ZooKeeper is started again; it needs some seconds then
+SILENCE_S = (3.0, 20.0)  # of the metadata store, shorter and longer than a session
+DEAD_S = (0.0, 15.0)  # until a killed metadata store is started again; ZooKeeper needs some seconds then
 DIRECTORY, LEDGERS = "directory", "ledgers"
 RUNS_MAX = 6
 ROWS_PER_FILE = 15
@@ -161,7 +162,7 @@ def _lives(pid: int) -> bool:
 @dataclass
 class World:
     """A cluster, and a Spark driver that is started again when it was killed. ``checkpoint``: where the cells' checkpoints are. ``keeper``:
-    the cluster's ZooKeeper, if it may be killed. ``standalone``: where the executors are, if they are processes of their own.
+    the server of the metadata store, if it may be killed. ``standalone``: where the executors are, if they are processes of their own.
     """
 
     cluster: LocalCluster
@@ -171,17 +172,18 @@ class World:
     conf: dict[str, str] = field(default_factory=dict)
     rng: random.Random = field(default_factory=random.Random)
     checkpoint: str = DIRECTORY
-    keeper: ZooKeeperProcess | None = None
+    keeper: Server | None = None
     standalone: StandaloneSpark | None = None
     undisturbed: dict[tuple[int, str], tuple[Counter[str], Counter[str]]] = field(default_factory=dict)
     _proxy: Proxy | None = None
     _driver: Driver | None = None
     _beside: Driver | None = None
 
-    def zookeeper(self) -> Link:
-        """Between Spark and ZooKeeper, when checkpoints are in ledgers."""
-        host, _, port = self.cluster.uri.removeprefix("zk://").partition("/")[0].rpartition(":")
-        return self.proxy.link("spark", "zookeeper", host, int(port))
+    def metadata_link(self) -> Link:
+        """Between Spark and the metadata store, when checkpoints are in ledgers."""
+        server = urlsplit(self.cluster.uri)
+        assert server.hostname is not None and server.port is not None
+        return self.proxy.link("spark", "metadata", server.hostname, server.port)
 
     @property
     def proxy(self) -> Proxy:
@@ -194,7 +196,7 @@ class World:
         """The text that Spark is told."""
         if self.checkpoint == DIRECTORY:
             return self.cluster.uri
-        return f"zk://127.0.0.1:{self.zookeeper().listen_port}/{self.cluster.uri.rpartition('/')[2]}"
+        return urlsplit(self.cluster.uri)._replace(netloc=f"127.0.0.1:{self.metadata_link().listen_port}").geturl()
 
     @property
     def driver(self) -> Driver:
@@ -289,8 +291,9 @@ class Cell:
             "pause": self.pause_a_bookie,
             "bookie of the checkpoint": lambda: self.kill_a_bookie(store_log(self.store)),
             "pause of the checkpoint": lambda: self.pause_a_bookie(store_log(self.store)),
-            "silence": self.silence_zookeeper,
-            "ZooKeeper": self.kill_zookeeper,
+            "silence": self.silence_metadata,
+            "metadata": self.kill_metadata,
+            "leases": lambda: revoke_leases(self._keeper()),
             "executors": self.kill_executors,
             "nothing": lambda: None,
         }
@@ -365,11 +368,11 @@ class Cell:
         (self.orders / RELEASE).touch()
 
     def answer(self) -> None:
-        """Do what fault points ask for, end a silence in time, and start a dead ZooKeeper again."""
+        """Do what fault points ask for, end a silence in time, and start a dead metadata store again."""
         if self._silent_until is not None and time.monotonic() > self._silent_until:
             self._end_silence()
         if self._dead_until is not None and time.monotonic() > self._dead_until:
-            self._start_zookeeper()
+            self._start_metadata()
         for question in self.orders.glob("ask.*"):
             self.answers[question.read_text()]()
             question.rename(question.with_name(question.name.replace("ask.", "answer.", 1)))
@@ -399,25 +402,27 @@ class Cell:
         os.kill(pid, signal.SIGSTOP)
         self._paused.append(pid)
 
-    def silence_zookeeper(self) -> None:
+    def silence_metadata(self) -> None:
         """For Spark, not for the bookies, and for some seconds."""
-        self.world.proxy.silence(self.world.zookeeper(), OUT, IN)
+        self.world.proxy.silence(self.world.metadata_link(), OUT, IN)
         self._silent_until = time.monotonic() + self.world.rng.choice(SILENCE_S)
 
     def _end_silence(self) -> None:
-        self.world.proxy.heal(self.world.zookeeper(), cut=self.world.rng.random() < 0.5)
+        self.world.proxy.heal(self.world.metadata_link(), cut=self.world.rng.random() < 0.5)
         self._silent_until = None
 
-    def kill_zookeeper(self) -> None:
+    def kill_metadata(self) -> None:
         """By SIGKILL, for all of its clients. Its data stay."""
-        assert self.world.keeper is not None, "this world has no ZooKeeper that may be killed"
-        self.world.keeper.kill()
+        self._keeper().kill()
         self._dead_until = time.monotonic() + self.world.rng.choice(DEAD_S)
 
-    def _start_zookeeper(self) -> None:
-        assert self.world.keeper is not None
-        self.world.keeper.start()
+    def _start_metadata(self) -> None:
+        self._keeper().start()
         self._dead_until = None
+
+    def _keeper(self) -> Server:
+        assert self.world.keeper is not None, "this world has no metadata store that may be killed"
+        return self.world.keeper
 
     def kill_executors(self) -> None:
         """One of them or all, by SIGKILL; Spark starts others."""
@@ -432,7 +437,7 @@ class Cell:
         if self._silent_until is not None:
             self._end_silence()
         if self._dead_until is not None:
-            self._start_zookeeper()
+            self._start_metadata()
         while self._paused:
             os.kill(self._paused.pop(), signal.SIGCONT)
         while self._down:

@@ -21,11 +21,10 @@ import gc
 import json
 import os
 import signal
-import socket
 import time
 from array import array
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -124,8 +123,10 @@ def _obey(order: dict[str, Any]) -> None:
         stores = _stores()
         if not stores:
             raise InjectedError(f"nothing to {action}: this process has no metadata store yet")
+        from tests.faults.metadata import kind_of
+
         for store in stores:
-            _expire(store) if action == "expire" else _cut(store)
+            getattr(kind_of(store), action)(store)
     else:
         raise InjectedError(f"unknown order {action!r}")
 
@@ -163,27 +164,9 @@ def _executor() -> int:
 
 
 def _stores() -> list[Any]:
-    from bk_core.metadata.zookeeper.store import ZooKeeperStore
+    from bk_core.metadata.tree.store import TreeStore
 
-    return [found for found in gc.get_objects() if isinstance(found, ZooKeeperStore) and found._link.client.connected]
-
-
-def _expire(store: Any) -> None:
-    """End its ZooKeeper session: a second client takes the session over and closes it."""
-    from kazoo.client import KazooClient
-
-    client = store._link.client
-    hosts = ",".join(f"{host}:{port}" for host, port in client.hosts)
-    other = KazooClient(hosts=hosts, client_id=client.client_id)
-    other.start()
-    other.stop()
-    other.close()
-
-
-def _cut(store: Any) -> None:
-    """Only its connection."""
-    with suppress(OSError, AttributeError):
-        store._link.client._connection._socket.shutdown(socket.SHUT_RDWR)
+    return [found for found in gc.get_objects() if isinstance(found, TreeStore) and found._base_link.connected]
 
 
 # --- the steps of our own code ----------------------------------------------------------------------------------------------
@@ -193,7 +176,7 @@ def _install() -> None:
     global _installed
     _installed = True
     from bk_core.client.ledger.write_handle import WriteHandle
-    from bk_core.metadata.zookeeper.store import ZooKeeperStore
+    from bk_core.metadata.tree.store import TreeStore
 
     def of_create(path: str, *_: Any) -> str:
         return {"write": "intent"}.get(_here.phase, "") if path.startswith("intents/") else ""
@@ -201,10 +184,10 @@ def _install() -> None:
     def of_write(path: str, *_: Any) -> str:
         return {"commit": "cas"}.get(_here.phase, "") if path.startswith("logs/") else ""
 
-    _around(ZooKeeperStore, "create", of_create)
-    _around(ZooKeeperStore, "write", of_write)
-    _around(ZooKeeperStore, "create_ledger", lambda *_: {"write": "create"}.get(_here.phase, ""))
-    _around(ZooKeeperStore, "delete_ledger", lambda *_: {"commit": "janitor"}.get(_here.phase, ""))
+    _around(TreeStore, "create", of_create)
+    _around(TreeStore, "write", of_write)
+    _around(TreeStore, "create_ledger", lambda *_: {"write": "create"}.get(_here.phase, ""))
+    _around(TreeStore, "delete_ledger", lambda *_: {"commit": "janitor"}.get(_here.phase, ""))
     append_run_future = WriteHandle.append_run_future
 
     @functools.wraps(append_run_future)

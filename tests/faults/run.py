@@ -9,20 +9,21 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import bk_core
-from bk_core.bookie.zookeeper_process import ZooKeeperProcess
 from tests.faults.cells import CLUSTER, LOCAL, Spec
 from tests.faults.harness import DIRECTORY, Cell, HangingError, HarnessError, Verdict, World
+from tests.faults.metadata import KINDS, ZOOKEEPER
 from tests.faults.standalone import StandaloneSpark
 
 BOOKIES = 4  # one more than an ensemble, so that a lost one can be replaced
 
 
 @contextmanager
-def made_world(directory: Path, apache: str | None = None, checkpoint: str = DIRECTORY) -> Iterator[World]:
-    """A new cluster, whose ZooKeeper is a process of its own that may be killed, and no driver yet."""
+def made_world(directory: Path, apache: str | None = None, checkpoint: str = DIRECTORY, metadata: str = ZOOKEEPER.name) -> Iterator[World]:
+    """A new cluster, whose metadata store is a process of its own that may be killed, and no driver yet."""
     with ExitStack() as stack:
-        keeper = stack.enter_context(ZooKeeperProcess(directory / "zookeeper"))
-        cluster = stack.enter_context(bk_core.local_cluster(bookies=BOOKIES, apache=apache, zookeeper=keeper.connect_string))
+        kind = KINDS[metadata]
+        keeper = stack.enter_context(kind.process(directory / metadata))
+        cluster = stack.enter_context(bk_core.local_cluster(bookies=BOOKIES, apache=apache, zookeeper=kind.uri(keeper)))
         client = stack.enter_context(bk_core.connect(cluster.uri))
         world = World(cluster, client, directory, checkpoint=checkpoint, keeper=keeper)
         stack.callback(world.close)
@@ -59,10 +60,11 @@ def play_all(
     apache: str | None,
     say: Callable[[str], None],
     checkpoint: str = DIRECTORY,
+    metadata: str = ZOOKEEPER.name,
 ) -> list[Verdict]:
     """All cells ``repeat`` times on one cluster: first those of a local Spark, then those that need executors."""
     verdicts = []
-    with made_world(directory, apache, checkpoint) as world:
+    with made_world(directory, apache, checkpoint, metadata) as world:
         for kind in (LOCAL, CLUSTER):
             mine = [spec for spec in chosen if spec.world == kind]
             if not mine:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from bk_core.bookie.apache import find_java
 from bk_core.errors import BookieUnavailableError
 from tests.faults.cells import OPERATIONS, Spec, cells, gateway_cells
 from tests.faults.harness import LEDGERS, Cell, Verdict, World
+from tests.faults.metadata import ETCD, KINDS
 from tests.faults.run import line, made_world, play, table
 
 SEED = int(os.environ.get("BK_SEED") or random.SystemRandom().randrange(1 << 32))
@@ -50,6 +52,16 @@ def test_exactly_once_with_the_checkpoint_in_ledgers(world: World, monkeypatch: 
     assert verdict.good and verdict.states, f"{line(verdict)}\n" + "\n".join(verdict.errors)
 
 
+@pytest.mark.deep
+@pytest.mark.timeout(1200)
+def test_exactly_once_while_all_leases_of_etcd_are_lost(tmp_path: Path) -> None:
+    """No bookie is registered any more when the first entry shall be written, and the rows are there once all the same."""
+    spec = next(spec for spec in cells(metadata=ETCD.name) if spec.name == "before the first add / all leases revoked")
+    with made_world(tmp_path, metadata=ETCD.name) as world:
+        verdict = play(world, spec, str(SEED))
+    assert verdict.good and verdict.fired, f"{line(verdict)}\n" + "\n".join(verdict.errors)
+
+
 def test_the_judge_sees_what_is_wrong(world: World) -> None:
     cell = Cell(world, "judge")
     cell.add_files()
@@ -76,11 +88,17 @@ def test_the_table_sums_up() -> None:
 
 
 def test_every_cell_has_a_name_of_its_own() -> None:
-    names = [spec.name for spec in cells(LEDGERS)]
+    names = [spec.name for spec in cells(LEDGERS, ETCD.name)]
     assert len(set(names)) == len(names) > 200
 
 
-@pytest.mark.parametrize("fault", ["driver killed", "executors killed", "bookie killed", "ZooKeeper killed"])
+def test_etcd_meets_what_zookeeper_meets_and_more() -> None:
+    over_zookeeper, over_etcd = ({spec.name for spec in cells(LEDGERS, kind)} for kind in KINDS)
+    assert over_zookeeper < over_etcd
+    assert {name.partition(" / ")[2] for name in over_etcd - over_zookeeper} == {"all leases revoked"}
+
+
+@pytest.mark.parametrize("fault", ["driver killed", "executors killed", "bookie killed", "metadata store killed"])
 def test_every_operation_of_the_gateway_meets_every_kill(fault: str) -> None:
     names = {spec.name for spec in gateway_cells()}
     assert len(OPERATIONS) == 9
