@@ -51,7 +51,8 @@ OPTIONAL = {
     "bk_core/metrics/opentelemetry.py": OPENTELEMETRY,
     "bk_core/metadata/etcd/connection.py": declared(EXTRAS["etcd"]),
     "bk_core/sasl.py": declared(EXTRAS["sasl"]),
-    "bk_core/kerberos.py": declared(EXTRAS["kerberos"]),
+    "bk_core/kerberos.py": declared([r for r in EXTRAS["kerberos"] if not r.startswith("pure-sasl")]),
+    "bk_core/metadata/zookeeper/tickets.py": declared(EXTRAS["sasl"]),
     "bk_core/key_stores.py": declared(EXTRAS["pkcs12"]),
 }
 """The one module that imports what an extra has."""

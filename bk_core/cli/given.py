@@ -44,10 +44,23 @@ def _check_log(name: str) -> None:
     log_path(name)
 
 
-def _check_store(name: str) -> None:
+def _check_store_path(given: str) -> str:
+    """Return the path in the checkpoint that is given in one of the ways that users know: NAME, NAME/PATH, a URL of either."""
+    from bk_core.cli.checkpoint_words import in_words, store_and_path
     from bk_core.client.files.names import store_log
 
-    store_log(name)
+    store, path = store_and_path(given)
+    with in_words(store, password=""):
+        store_log(store)
+    return path
+
+
+def _check_store(given: str) -> None:
+    from bk_core.cli.checkpoint_words import store_and_path
+
+    if _check_store_path(given) != "/":
+        store, path = store_and_path(given)
+        raise InvalidArgumentError(f"this takes a whole checkpoint: {store}, not {path} in it. Nothing was done")
 
 
 def _check_bookie(bookie_id: str) -> None:
@@ -58,5 +71,5 @@ def _check_bookie(bookie_id: str) -> None:
 
 LOG = _Name("log", _check_log)
 STORE = _Name("checkpoint", _check_store)
-STORE_PATH = _Name("checkpoint", lambda text: _check_store(text.partition("/")[0]))
+STORE_PATH = _Name("checkpoint", _check_store_path)
 BOOKIE = _Name("bookie", _check_bookie)

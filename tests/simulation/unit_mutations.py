@@ -551,7 +551,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "bk_core.protocol.link.entrance",
         "if response.status is not S.UNAUTHORIZED:",
         "if True:",
-        "tests/unit/link/test_entrance.py::test_a_bookie_that_says_nothing_of_a_wrong_secret_is_found_out_at_once",
+        "tests/unit/link/test_entrance.py::test_a_wrong_secret_is_told_apart_from_another_provider_at_once",
     ),
     UnitMutation(
         "LINK-10 (answers without an end)",
