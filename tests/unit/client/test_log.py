@@ -41,6 +41,7 @@ from bk_core.errors import (
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import LogProperties
+from tests.integration.patience import until
 
 KEPT = "must be at least a millisecond and at most 31 years, or None to keep everything"
 BEYOND = "lies beyond the end of log 'events', which is segment 2, entry 0"
@@ -178,7 +179,9 @@ def test_a_writer_of_this_program_that_is_gone_is_taken_over(client: bk_core.Boo
     with bk_core.connect(client.config.uri) as other:
         left = other.log("events").writer()
         left.append(b"left")
-    assert (found := log.info.writer) is not None and (found.state, found.is_own) == ("gone", True)
+    until(
+        lambda: (found := log.info.writer) is not None and (found.state, found.is_own) == ("gone", True), "a thread notes that it was left"
+    )
     with log.writer() as last:
         last.append(b"last")
     assert read(log)[len(ROWS) :] == [b"dropped", b"abandoned", b"left", b"last"]

@@ -205,6 +205,7 @@ class Driver:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.context = SimpleNamespace(_jsc=SimpleNamespace(), master="local[2]")
         self.session = SimpleNamespace(sparkContext=self.context)
+        monkeypatch.setattr(location, "activate", lambda session: None)  # which asks a JVM
         where = {"host": None, "bind_address": None, "port": 0, "tls": None}
         self.application = location._Application(self.context, "127.0.0.1", 0, "127.0.0.1", where)
         self.gateway = self.application.gateway

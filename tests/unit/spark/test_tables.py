@@ -582,8 +582,8 @@ def test_a_commit_of_unknown_fate_deletes_nothing(world: World, client: Client, 
     log = client.create_log("flights", schema="id BIGINT")
     update = writing.update_ledger_list
 
-    def told_wrongly(*given: Any) -> None:
-        update(*given)
+    def told_wrongly(*given: Any, **bounds: Any) -> None:
+        update(*given, **bounds)
         raise MetadataUnavailableError("the store went away")
 
     monkeypatch.setattr(writing, "update_ledger_list", told_wrongly)
