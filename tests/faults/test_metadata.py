@@ -1,4 +1,4 @@
-"""What is lost at each kind of metadata store is lost, and the store goes on without it."""
+"""Sessions, connections and registrations are lost at each kind of metadata store, and the store goes on."""
 
 from __future__ import annotations
 

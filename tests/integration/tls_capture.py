@@ -33,13 +33,13 @@ SECRETS = {"payload": PATTERN, "password": PASSWORD, "master key": hashlib.sha1(
 
 
 class Capture:
-    """What went over some ports of the loopback device. ``packets`` has all bytes once the ``with`` block has ended."""
+    """The bytes that went over some ports of the loopback device. ``packets`` has all bytes once the ``with`` block has ended."""
 
     def __init__(self) -> None:
         self.packets = b""
 
     def hits(self) -> dict[str, int]:
-        """How often each secret was seen."""
+        """Return the number of times that each secret was seen."""
         return {name: self.packets.count(secret) for name, secret in SECRETS.items()}
 
 

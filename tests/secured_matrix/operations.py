@@ -1,4 +1,4 @@
-"""What a client does at a cluster, ours and Apache's Java client at the same time: each works on what the other one has made."""
+"""The operations of a cell: our client and Apache's Java client at the same time, each on what the other one has made."""
 
 from __future__ import annotations
 

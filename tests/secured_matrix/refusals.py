@@ -22,7 +22,7 @@ WITHOUT_SECURITY = (UnauthorizedError, "or a client without `security`")
 
 @dataclass(frozen=True)
 class Refusal:
-    """What a client says, and the error that it gets by that; None is served."""
+    """The words of a client, and the error that it gets by them; None is served."""
 
     options: Mapping[str, str]
     kind: type[BkError] | None

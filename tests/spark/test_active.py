@@ -26,7 +26,7 @@ def options_of(cluster: Any, log: str) -> dict[str, str]:
 
 
 def told(call: Callable[[], None]) -> BaseException | None:
-    """How ``call`` ends in a thread of its own."""
+    """Return the end of ``call`` in a thread of its own."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(call).exception(300)
 
