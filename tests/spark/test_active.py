@@ -60,6 +60,7 @@ def test_whoever_asks_for_a_checkpoint_or_for_counts_may_write(spark: SparkSessi
     def checkpoint() -> None:
         found.append(is_active(spark))
         bk_spark.checkpoint_location(spark, f"{log}-thread", uri=cluster.uri)
+        bk_spark.checkpoint.close(spark, f"{log}-thread")  # while its cluster is there
         found.append(is_active(spark))
 
     def count() -> None:
