@@ -18,7 +18,7 @@ from tests import quick_java
 from tests.secured_matrix import operations
 from tests.secured_matrix.operations import Sides, sides_at
 from tests.secured_matrix.refusals import REFUSALS, play_refusal
-from tests.secured_matrix.spark_jobs import Jobs
+from tests.secured_matrix.spark_work import Jobs
 from tests.secured_matrix.table import JAVA, JAVA_STAYS_OUT, OPERATIONS, SPARK, Cell, Row, argued, java_may_stay_out
 from tests.secured_matrix.worlds import Keys, World, made_keys, made_world, without_kerberos
 

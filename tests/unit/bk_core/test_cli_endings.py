@@ -91,6 +91,19 @@ WAITS = {
 }
 
 
+def told_when_unread(program: str) -> bytes:
+    """Run a program whose reader goes after the line "here", and return its standard error. It must end as SIGPIPE ends others."""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT) as process:
+        try:
+            assert process.stdout is not None and process.stderr is not None
+            assert process.stdout.readline() == b"here\n"
+            process.stdout.close()
+            assert process.wait(30) == 141
+            return process.stderr.read()
+        finally:
+            process.kill()
+
+
 @pytest.mark.parametrize("wait", some(WAITS, "a lock"))
 def test_a_command_that_follows_ends_wherever_it_waits_when_its_reader_has_gone(wait: str) -> None:
     program = f"""
@@ -107,15 +120,7 @@ def one():
         print("let go", file=sys.stderr)
 cli.main(["one"])
 """
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT) as process:
-        try:
-            assert process.stdout is not None and process.stderr is not None
-            assert process.stdout.readline() == b"here\n"
-            process.stdout.close()
-            assert process.wait(30) == 141
-            assert process.stderr.read() == b"let go\n"
-        finally:
-            process.kill()
+    assert told_when_unread(program) == b"let go\n"
 
 
 def test_a_reader_that_goes_while_a_generator_is_thrown_away_ends_the_command_in_silence() -> None:
@@ -140,15 +145,7 @@ def one():
     threading.Event().wait(600)
 cli.main(["one"])
 """
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT) as process:
-        try:
-            assert process.stdout is not None and process.stderr is not None
-            assert process.stdout.readline() == b"here\n"
-            process.stdout.close()
-            assert process.wait(30) == 141
-            assert process.stderr.read() == b"thrown away\n"
-        finally:
-            process.kill()
+    assert told_when_unread(program) == b"thrown away\n"
 
 
 def test_an_error_of_another_finalizer_is_told_as_ever() -> None:
