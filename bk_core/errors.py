@@ -20,7 +20,7 @@
     ├── MetadataError                 the metadata store
     │   ├── MetadataUnavailableError (MetadataTlsError (MetadataHostNameError)), MetadataOutcomeUnknownError, MetadataFormatError,
     │   ├── NodeExistsError, NoNodeError, VersionConflictError, CollectionRefusedError, LayoutMismatchError,
-    │   ├── NoClusterError, ClusterChangedError, MetadataDeniedError, MetadataAuthError, ClusterExistsError
+    │   ├── NoClusterError, ClusterChangedError, MetadataDeniedError, MetadataAuthError, MetadataContradictionError, ClusterExistsError
     ├── LogError                      a log as a whole
     │   ├── NoSuchLogError (NoSuchLogRootError), LogExistsError, LogTakenOverError, LogDataLossError, LogHistoryError, LogSchemaError,
     │   ├── LogEntryError, EntryTooLargeError, NullValueError, LogOfQueriesError (LogFormatError), LogClockError, WrongClusterError,
@@ -666,6 +666,16 @@ class MetadataOutcomeUnknownError(MetadataError):
     outcome_unknown = True
 
 
+class MetadataContradictionError(MetadataError):
+    """Servers of one metadata store contradict each other: one of them has what another one lacks. Nothing was changed (BKE-10)."""
+
+    code = "BK-METADATA-CONTRADICTION"
+    advice = (
+        "Compare the servers (`etcdctl endpoint hashkv --cluster`), and replace the one that lost data; etcd 3.5.0 to 3.5.2 does so when "
+        "it is killed. See also that the URI names servers of one cluster only."
+    )
+
+
 class MetadataFormatError(MetadataError):
     """Stored bytes cannot be understood."""
 
@@ -681,8 +691,8 @@ class LayoutMismatchError(MetadataError):
 
 
 class CollectionRefusedError(MetadataError):
-    """A bookie found that so many of its ledgers, or the whole cluster, are gone that it deletes nothing and reports this instead (BKE-1,
-    BKE-2)."""
+    """A bookie found that so many of its ledgers, or the whole cluster, are gone that it deletes nothing and reports this instead, or that
+    the servers of the metadata store contradict each other (BKE-1, BKE-2, BKE-10)."""
 
     code = "BK-COLLECTION-REFUSED"
     advice = "See that the metadata store is the right, whole one; if the ledgers were deleted on purpose, run `bk bookie collect`."

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from bk_core.bookie.guard import ClusterGuard
 from bk_core.bookie.loop import BookieServer
 from bk_core.bookie.refill import OnLoop, read_metadata
-from bk_core.errors import BookieIOError, CollectionRefusedError, NoNodeError
+from bk_core.errors import BookieIOError, CollectionRefusedError, MetadataContradictionError, NoNodeError
 from bk_core.metadata.store import MetadataStore
 from bk_core.protocol.bookie import Effect, may_delete
 from bk_core.protocol.ledger.metadata import BookieId
@@ -34,21 +34,14 @@ class CollectorOptions:
 
 
 def collectable(local: Iterable[int], store: MetadataStore) -> list[int]:
-    """Return those of ``local`` whose metadata is gone (B-12): they are not listed, and not there when asked for by id.
+    """Return those of ``local`` whose metadata is gone (B-12): they are not listed, and not there when asked for by id, whichever server of
+    the store is asked (BKE-10). Raises MetadataContradictionError.
 
     ``local`` must have been gathered before this call: metadata is created before a ledger's first add, so a ledger that was known here by
     then and is missing from a listing made afterwards has been deleted.
     """
     listed = set(store.list_ledgers())
-    return [ledger_id for ledger_id in local if ledger_id not in listed and is_gone(ledger_id, store)]
-
-
-def is_gone(ledger_id: int, store: MetadataStore) -> bool:
-    try:
-        store.read_ledger(ledger_id)
-    except NoNodeError:
-        return True
-    return False
+    return store.gone_ledgers(ledger_id for ledger_id in local if ledger_id not in listed)
 
 
 class Collector:
@@ -73,7 +66,7 @@ class Collector:
 
     def run(self) -> None:
         """Make one round. Errors of the metadata store end it early, with nothing deleted wrongly. Raises CollectionRefusedError (BKE-1,
-        BKE-2)."""
+        BKE-2, BKE-10)."""
         self._forget_tombstones()
         try:
             self._collect_deleted()
@@ -87,7 +80,10 @@ class Collector:
     def _collect_deleted(self) -> None:
         self._guard.require_home()
         held = self._server.storage.ledger_ids()
-        gone = collectable(held, self._store)
+        try:
+            gone = collectable(held, self._store)
+        except MetadataContradictionError as error:
+            raise CollectionRefusedError(f"bookie {self._bookie_id} keeps all it has: {error.args[0]}", bookie=self._bookie_id) from error
         if not gone:
             return
         full = set(self._server.storage.full_ledger_ids())  # fences of ids that nobody ever wrote to are not counted

@@ -84,6 +84,9 @@ class MemoryStore:
         for ledger_id in ledger_ids:
             yield ledger_id, self._read_if_any(_ledger(ledger_id))
 
+    def gone_ledgers(self, ledger_ids: Iterable[int]) -> list[int]:
+        return [ledger_id for ledger_id, stored in self.read_ledgers(ledger_ids) if stored is None]
+
     def write_ledger(self, ledger_id: int, data: bytes, version: Version) -> Version:
         self._check_unchanged()
         return self._write(_ledger(ledger_id), data, version)

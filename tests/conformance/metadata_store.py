@@ -95,6 +95,7 @@ def _check_ledgers(one: MetadataStore, two: MetadataStore, dated: bool) -> None:
     together = dict(two.read_ledgers([12345, 3, 7]))  # in the order that was asked for, with none for one that is not there
     assert [one and one.data for one in together.values()] == [b"metadata 12345", None, b"metadata 7"] and together[7] == read
     assert list(two.read_ledgers([])) == []
+    assert two.gone_ledgers(iter([12345, 3, 7, 99])) == [3, 99] and two.gone_ledgers([]) == []
     with pytest.raises(NodeExistsError):
         two.create_ledger(7, b"other")
     version = two.write_ledger(7, b"second", read.version)

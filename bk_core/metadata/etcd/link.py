@@ -116,6 +116,11 @@ class Link:
         return "which gives no credentials" if self._auth is None else str(self._auth)
 
     @property
+    def servers(self) -> tuple[tuple[str, int], ...]:
+        """Host and port of all servers that the URI names."""
+        return tuple(self._servers)
+
+    @property
     def server(self) -> tuple[str, int]:
         """Host and port of the server that is spoken to, or that was last."""
         return self._servers[0]
@@ -149,7 +154,7 @@ class Link:
             self._check_open()
             if self._auth is not None:
                 made.token = self._token(made, self._auth, wait_s)
-            self._ask(made, "range", pb.RangeRequest(key=b"\0", limit=1, keys_only=True), wait_s)
+            self.ask(made, "range", pb.RangeRequest(key=b"\0", limit=1, keys_only=True), wait_s)
         except Failure as failure:
             meaning = meaning_of(failure.code, failure.words)
             if meaning is Meaning.DENIED:  # of this key; it serves
@@ -170,6 +175,18 @@ class Link:
         self._settle(made)
         return True
 
+    def reach(self, host: str, port: int, wait_s: float) -> Connection:
+        """Return a connection of the caller's own to one server, beside the one that there is. Raises Failure, and what the files and
+        secrets raise."""
+        made = Connection(host_port(host, port), None if self._tls is None else pem_of(self._tls, host, port, wait_s))
+        try:
+            if self._auth is not None:
+                made.token = self._token(made, self._auth, wait_s)
+        except BaseException:
+            made.close()
+            raise
+        return made
+
     def _check_open(self) -> None:
         if self._closed:
             raise Failure("CANCELLED", "closed")
@@ -181,12 +198,13 @@ class Link:
             failed = f"the function of {_PASSWORD} failed ({type(error).__name__})"
             raise (error if isinstance(error, SecretUnavailableError) else SecretUnavailableError(failed)) from None
         self._shown = password.encode()
-        answer = self._ask(made, "authenticate", pb.AuthenticateRequest(name=auth.user, password=password), wait_s)
+        answer = self.ask(made, "authenticate", pb.AuthenticateRequest(name=auth.user, password=password), wait_s)
         self._trouble = None
         return str(answer.token)
 
     @staticmethod
-    def _ask(made: Connection, method: str, request: Any, wait_s: float) -> Any:
+    def ask(made: Connection, method: str, request: Any, wait_s: float) -> Any:
+        """Return the answer of one server. Raises Failure."""
         answer: SafeFuture[Any] = SafeFuture()
         made.ask(method, request, wait_s, answer.set_result)
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from bk_core.errors import LayoutMismatchError, MetadataError, MetadataUnavailableError
 from bk_core.metadata import paths
@@ -14,6 +14,7 @@ from bk_core.metadata.etcd.certificates import check_tls
 from bk_core.metadata.etcd.lease import Lease
 from bk_core.metadata.etcd.link import Link
 from bk_core.metadata.etcd.listing import below, skipping
+from bk_core.metadata.etcd.members import members_of
 from bk_core.metadata.etcd.nodes import Nodes
 from bk_core.metadata.etcd.stamps import ServerClock
 from bk_core.metadata.etcd.watching import Watching
@@ -90,6 +91,15 @@ class EtcdStore(TreeStore):
         for tree in paths.trees(manager):
             yield from self._ids_of(tree.levels)
         self.check_cluster()
+
+    def gone_ledgers(self, ledger_ids: Iterable[int]) -> list[int]:
+        """Ask each server of the URI by itself, if there are several."""
+        gone = super().gone_ledgers(ledger_ids)
+        if not gone or len(self._link.servers) == 1:
+            return gone
+        keys = {self._ledger(ledger_id).encode(): ledger_id for ledger_id in gone}
+        with members_of(self._link, self._timeout_s) as members:
+            return [keys[key] for key in members.without(list(keys))]
 
     def _ids_of(self, levels: tuple[re.Pattern[str], ...]) -> Iterator[int]:
         found = self._in_order(levels)

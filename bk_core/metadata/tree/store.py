@@ -125,6 +125,9 @@ class TreeStore(ABC):
         found = self._base.get_many(map(self._ledger, asked))
         return ((ledger_id, stored) for (_, stored), ledger_id in zip(found, left, strict=False))
 
+    def gone_ledgers(self, ledger_ids: Iterable[int]) -> list[int]:
+        return [ledger_id for ledger_id, stored in self.read_ledgers(ledger_ids) if stored is None]
+
     def write_ledger(self, ledger_id: int, data: bytes, version: Version) -> Version:
         self._cluster.check_unchanged()
         return self._base.set(self._ledger(ledger_id), data, version)
