@@ -235,9 +235,10 @@ spark-suites: setup
 # KERBEROS=1 with Kerberos, which needs what `make kerberos` needs; ONLY='regular expression' of rows
 secure-matrix: setup $(if $(KERBEROS),$(STAMPS)/kerberos)
 	@$(ENV) export PYTHONPATH="$$PWD/.cache/kerberos"; for release in $(or $(RELEASES),4.18.0 4.17.3 4.16.6 4.14.7 embedded); do \
-	  $(SAY) "bookies: $$release"; [ $$release = embedded ] || BK_TEST_APACHE_VERSION=$$release $(BIN)/pytest -q \
+	  $(SAY) "bookies: $$release"; if [ $$release != embedded ]; then BK_TEST_APACHE_VERSION=$$release $(BIN)/pytest -q -k "not kerberos_bookies or not embedded" \
 	    tests/integration/test_secured_bookies.py tests/integration/test_bookie_sasl.py tests/integration/test_bookie_roles.py \
 	    $(if $(KERBEROS),tests/integration/kerberos_bookies.py) || exit 1; \
+	  $(if $(KERBEROS),else $(BIN)/pytest -q -k embedded tests/integration/kerberos_bookies.py tests/integration/kerberos_embedded.py || exit 1;) fi; \
 	  $(BIN)/python -m tests.secured_matrix --releases $$release $(if $(ONLY),--only '$(ONLY)') --json .cache/secured-matrix.json || exit 1; done; \
 	$(BIN)/python -m tests.secured_matrix --show .cache/secured-matrix.json
 
@@ -254,11 +255,11 @@ $(STAMPS)/kerberos: requirements-kerberos.txt | $(STAMPS)/packages
 	  -r requirements-kerberos.txt
 	@touch $@
 
-## Kerberos at Apache's bookies and at ZooKeeper, with a KDC of our own; needs MIT Kerberos
+## Kerberos at Apache's and at embedded bookies and at ZooKeeper, with a KDC of our own; needs MIT Kerberos
 # Debian: krb5-kdc krb5-admin-server krb5-user libkrb5-dev. PYTEST_ARGS as for test
 kerberos: setup $(STAMPS)/kerberos
 	@$(SAY) "Kerberos"
-	@$(ENV) PYTHONPATH="$$PWD/.cache/kerberos" $(BIN)/pytest -q $(or $(PYTEST_ARGS),tests/integration/kerberos_bookies.py tests/integration/kerberos_zookeeper.py)
+	@$(ENV) PYTHONPATH="$$PWD/.cache/kerberos" $(BIN)/pytest -q $(or $(PYTEST_ARGS),tests/integration/kerberos_bookies.py tests/integration/kerberos_embedded.py tests/integration/kerberos_zookeeper.py)
 
 ## what tcpdump sees between a client and its bookies, in clear and with TLS; needs the right to listen
 tls-capture: setup

@@ -83,18 +83,7 @@ class Identity:
             context = _Context(gssapi, made, target, peer)
             return GssapiExchange(who, target, context, made.step() or b"" if host else b"", peer)
         except gssapi.exceptions.GSSError as error:
-            raise BookieKerberosError(f"{what}: {self._cause_of(gssapi, error)}") from None
-
-    def _cause_of(self, gssapi: Any, error: Any) -> str:
-        """Return the cause of a GSSError: what it means where that is known, and the library's own words, which hold no secret."""
-        words = words_of(error)
-        if isinstance(error, gssapi.exceptions.ExpiredCredentialsError):
-            return _EXPIRED
-        code = int(getattr(error, "min_code", 0) or 0) & _CODE_MASK
-        known = _CAUSES.get(code - (_CODE_MASK + 1) if code > _CODE_MASK // 2 else code)
-        if known == _NO_TICKET and self.keytab is not None:  # the library looks for a cache where the keytab is of no use
-            return _NO_KEY
-        return words if known is None else f"{known} ({words})"
+            raise BookieKerberosError(f"{what}: {cause_of(gssapi, error, keytab=self.keytab is not None)}") from None
 
     def _credentials(self, gssapi: Any) -> Any:
         """Return credentials with a ticket that is valid, which a KDC may have given just now. Raises GSSError, BookieKerberosError."""
@@ -107,12 +96,7 @@ class Identity:
     def _store(self) -> dict[str, str] | None:
         if self.keytab is None:
             return None if self.ticket_cache is None else {"ccache": self.ticket_cache}
-        try:
-            with open(self.keytab, "rb") as file:
-                content = file.read()
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or type(error).__name__
-            raise BookieKerberosError(f"no Kerberos {self}: it cannot be read ({reason})") from None
+        content = readable(self.keytab, f"no Kerberos {self}")
         # tickets of one process alone, anew once the keytab is another one
         cache = hashlib.sha256(f"{self.principal}\0{self.keytab}\0".encode() + content).hexdigest()[:32]
         return {"client_keytab": f"FILE:{self.keytab}", "ccache": f"MEMORY:bookkeeper-{cache}"}
@@ -158,6 +142,29 @@ class _Context:
             return call(*arguments)
         except self._gssapi.exceptions.GSSError as error:
             raise BookieKerberosError(f"{self._peer} gives no proof that it has the key of {self._target}: {words_of(error)}") from None
+
+
+def readable(keytab: str, what: str) -> bytes:
+    """Return the content of a keytab. Raises BookieKerberosError that begins with ``what``, if the file cannot be read."""
+    try:
+        with open(keytab, "rb") as file:
+            return file.read()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise BookieKerberosError(f"{what}: it cannot be read ({reason})") from None
+
+
+def cause_of(gssapi: Any, error: Any, *, keytab: bool = False) -> str:
+    """Return the cause of a GSSError: what it means where that is known, and the library's own words, which hold no secret. ``keytab`` says
+    that tickets were wanted by one."""
+    words = words_of(error)
+    if isinstance(error, gssapi.exceptions.ExpiredCredentialsError):
+        return _EXPIRED
+    code = int(getattr(error, "min_code", 0) or 0) & _CODE_MASK
+    known = _CAUSES.get(code - (_CODE_MASK + 1) if code > _CODE_MASK // 2 else code)
+    if known == _NO_TICKET and keytab:  # the library looks for a cache where the keytab is of no use
+        return _NO_KEY
+    return words if known is None else f"{known} ({words})"
 
 
 def words_of(error: Any) -> str:

@@ -1,4 +1,5 @@
-"""Certificates and a user for a local cluster, made by the program ``openssl``: an authority, the bookies' certificate, a client's."""
+"""Certificates and a user for a local cluster, made by the program ``openssl``: an authority, the bookies' certificate, a client's. A
+principal of Kerberos is one that somebody else has made."""
 
 from __future__ import annotations
 
@@ -10,8 +11,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 from bk_core.bookie.door import Door
+from bk_core.bookie.kerberos_service import KerberosService
 from bk_core.bookie.private import FILE_MODE, make_directory
 from bk_core.errors import BookieUnavailableError
+from bk_core.kerberos import SERVICE
 
 USER = "bookkeeper-local"
 """The one user of a local cluster."""
@@ -27,6 +30,7 @@ class LocalSecurity:
     directory: Path
     tls: bool
     sasl: bool
+    kerberos: KerberosService | None = None
 
     def make(self) -> None:
         """Make what is missing. Raises BookieUnavailableError without ``openssl``."""
@@ -42,14 +46,19 @@ class LocalSecurity:
     def door(self) -> Door:
         """The door of each bookie: with TLS, clients show a certificate."""
         certificate, key, ca = ((str(self._path(name)) if self.tls else None) for name in ("bookie.pem", "bookie.key", "ca.pem"))
-        return Door(certificate, key, ca, str(self._path("users")) if self.sasl else None)
+        return Door(certificate, key, ca, str(self._path("users")) if self.sasl else None, kerberos=self.kerberos)
 
     def query(self) -> str:
-        """Return the options of a URI with which a client comes in."""
+        """Return the options of a URI with which a client comes in. With Kerberos it is the bookies' own principal, by which they ask each
+        other."""
         files = {"bookie_ca_file": "ca.pem", "bookie_cert_file": "client.pem", "bookie_key_file": "client.key"} if self.tls else {}
         said = [f"{name}={quote(str(self._path(file)))}" for name, file in files.items()]
         if self.sasl:
             said += [f"bookie_user={USER}", f"bookie_password_file={quote(str(self._path('password')))}"]
+        if self.kerberos is not None:
+            service = self.kerberos.principal.partition("/")[0]
+            said += [f"bookie_principal={quote(self.kerberos.principal)}", f"bookie_keytab_file={quote(self.kerberos.keytab)}"]
+            said += [] if service == SERVICE else [f"bookie_service={quote(service)}"]
         return "&".join(said)
 
     def _path(self, name: str) -> Path:

@@ -107,6 +107,8 @@ class EmbeddedBookie:
         return self
 
     def _start(self) -> None:
+        if (door := self._options.door) is not None:
+            door.check()
         make_private(self._directory)
         self._lock()
         try:
@@ -127,9 +129,7 @@ class EmbeddedBookie:
             lost = self._store is not None and self._has_lost_data(self._store)
             if lost:
                 begin_anew(self._directory)
-            reserve, limits = self._options.disk_reserve_bytes, self._options.limits
-            if (door := self._options.door) is not None:
-                door.check()
+            reserve, limits, door = self._options.disk_reserve_bytes, self._options.limits, self._options.door
             server = BookieServer(
                 listener, self._directory / "current", disk_reserve_bytes=reserve, limits=limits, counts=self.counts, door=door
             )

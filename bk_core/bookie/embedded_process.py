@@ -56,6 +56,9 @@ class EmbeddedBookieProcess:
             for flag, file in zip(("--tls-cert", "--tls-key", "--tls-client-ca", "--sasl-users"), files, strict=True):
                 command += [] if file is None else [flag, file]
             command += ["--tls-roles", ",".join(self._door.roles)] if self._door.roles else []
+            if (kerberos := self._door.kerberos) is not None:
+                command += ["--kerberos-principal", kerberos.principal, "--kerberos-keytab", kerberos.keytab]
+                command.append(f"--kerberos-clients={kerberos.clients}")
         if accept_data_loss:
             command.append("--accept-data-loss")
         source = str(Path(__file__).resolve().parents[2])  # this package, also when it is not installed

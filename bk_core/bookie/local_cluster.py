@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Literal, Protocol, TypeAlias, get_args
@@ -34,6 +35,7 @@ from bk_core.bookie.certificates import LocalSecurity
 from bk_core.bookie.children import free_port, spawn_remover
 from bk_core.bookie.embedded_process import EmbeddedBookieProcess
 from bk_core.bookie.etcd_process import EtcdProcess
+from bk_core.bookie.kerberos_service import KerberosService
 from bk_core.bookie.leaving import left_undone
 from bk_core.bookie.ports import wanted_port
 from bk_core.bookie.private import DIRECTORY_MODE
@@ -87,6 +89,7 @@ class LocalCluster:
         tls: bool = False,
         sasl: bool = False,
         metadata: Metadata = "zookeeper",
+        kerberos: KerberosService | None = None,
     ) -> None:
         if metadata not in get_args(Metadata):
             raise InvalidArgumentError(f"metadata must be one of {', '.join(get_args(Metadata))}, not {metadata!r}")
@@ -102,9 +105,13 @@ class LocalCluster:
             raise InvalidArgumentError(
                 "port is that of a metadata store to start, and zookeeper names one that runs: leave one of them out"
             )
-        if (tls or sasl) and apache is not None:
-            raise InvalidArgumentError("tls and sasl are those of embedded bookies: give Apache's their own lines (apache_settings)")
-        self._wants = tls, sasl
+        if (tls or sasl or kerberos) and apache is not None:
+            raise InvalidArgumentError(
+                "tls, sasl and kerberos are those of embedded bookies: give Apache's their own lines (apache_settings)"
+            )
+        if sasl and kerberos:
+            raise InvalidArgumentError("clients of a bookie have passwords or tickets: leave sasl or kerberos out")
+        self._wants = tls, sasl, None if kerberos is None else _examined(kerberos)
         self._security: LocalSecurity | None = None
         self._metrics = metrics
         self._asked_port = port
@@ -425,6 +432,18 @@ class LocalCluster:
         return self._bookies[index]
 
 
+def _examined(kerberos: KerberosService) -> KerberosService:
+    """Return it with the full path of its keytab. Raises MissingPackageError without gssapi, InvalidArgumentError if there is no key, or if
+    bookies may not ask each other."""
+    kerberos = replace(kerberos, keytab=os.path.abspath(kerberos.keytab))
+    name = kerberos.check()
+    if not kerberos.admits(name):
+        raise InvalidArgumentError(
+            f"clients of KerberosService, {kerberos.clients!r}, must match {name} too, by which bookies ask each other"
+        )
+    return kerberos
+
+
 @checked(bookies=whole(1, BOOKIES_MAX), port=whole(0, 65_535), metadata=TEXT)
 def local_cluster(
     bookies: int = 3,
@@ -439,6 +458,7 @@ def local_cluster(
     tls: bool = False,
     sasl: bool = False,
     metadata: Metadata = "zookeeper",
+    kerberos: KerberosService | None = None,
 ) -> LocalCluster:
     """Start a cluster on this machine and return it when every bookie serves.
 
@@ -451,13 +471,16 @@ def local_cluster(
     one that the directory keeps, else a free one. ``metadata`` is the kind of that store: "zookeeper", or "etcd" with embedded bookies (the
     extra ``etcd``, and the program, which is looked for as ``bk_core.bookie.etcd_process.find_etcd`` says).
     ``tls`` and ``sasl`` make embedded bookies ask for TLS with client certificates, and for a password; the certificates and the user are
-    made in the directory, and ``LocalCluster.uri`` names their files.
+    made in the directory, and ``LocalCluster.uri`` names their files. ``kerberos`` is a ``KerberosService`` of
+    ``bk_core.bookie.kerberos_service``: the principal, at a KDC of yours, for which embedded bookies ask tickets; ``LocalCluster.uri``
+    names its keytab.
 
-    Raises InvalidArgumentError for arguments that cannot work; MissingPackageError for ``metrics`` without prometheus_client; DiskFullError
+    Raises InvalidArgumentError for arguments that cannot work; MissingPackageError for ``metrics`` without prometheus_client and for
+    ``kerberos`` without gssapi; DiskFullError
     where the disk has no room; BookieUnavailableError or OperationTimeoutError, with the end of the log, if something does not start.
 
     >>> with local_cluster() as cluster, connect(cluster.uri) as client:
     ...     client.bookies()
     """
     place = Path(directory) if directory is not None else None
-    return LocalCluster(bookies, place, apache, zookeeper, progress, apache_settings, metrics, port, tls, sasl, metadata)
+    return LocalCluster(bookies, place, apache, zookeeper, progress, apache_settings, metrics, port, tls, sasl, metadata, kerberos)

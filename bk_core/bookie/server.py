@@ -3,8 +3,8 @@
     python -m bk_core.bookie.server --uri zk://127.0.0.1:2181/ledgers --directory data/bookie1 --port 0
 
 prints ``READY host:port`` once it is registered. SIGTERM and SIGINT stop it cleanly; a kill at any moment loses nothing it acknowledged.
-With --tls-cert or --sasl-users it serves only those who come by TLS or know a password; the options ``bookie_...`` of the URI are how it
-comes in to others.
+With --tls-cert, --sasl-users or --kerberos-principal it serves only those who come by TLS, know a password or have a ticket; the options
+``bookie_...`` of the URI are how it comes in to others.
 The address it got first is kept in the directory and used again, because ledgers name bookies by it.
 
     DIRECTORY/address             host:port, which is also the bookie id
@@ -35,6 +35,7 @@ from pathlib import Path
 from bk_core.bookie.collector import CollectorOptions
 from bk_core.bookie.door import Door
 from bk_core.bookie.embedded import BookieOptions, EmbeddedBookie
+from bk_core.bookie.kerberos_service import ANY_BOOKKEEPER, KerberosService
 from bk_core.bookie.leaving import left_undone
 from bk_core.bookie.telling import MetricsLine, check_page, page_of
 from bk_core.errors import BkError
@@ -153,6 +154,7 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
         ("--sasl-users", "file of users, NAME:PASSWORD a line: it serves only those who know a password (SASL DIGEST-MD5)"),
     ):
         parser.add_argument(flag, metavar="FILE", help=meaning)
+    _add_kerberos(parser)
     roles = "roles that are admitted, separated by commas: one of them stands in a client's certificate, OU=0:ROLE (default: all)"
     parser.add_argument("--tls-roles", metavar="ROLES", default="", help=roles)
     parser.add_argument("--accept-data-loss", action="store_true", help="start although data is gone, with the ledgers concerned in limbo")
@@ -161,7 +163,19 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
         parser.error(f"--metrics-port {options.metrics_port} is not from 0 to 65535")
     if options.metrics_log_s < 0:
         parser.error(f"--metrics-log-s {options.metrics_log_s} is less than nothing")
+    if (options.kerberos_principal is None) != (options.kerberos_keytab is None):
+        parser.error("--kerberos-principal and --kerberos-keytab need one another")
+    if options.kerberos_clients is not None and options.kerberos_principal is None:
+        parser.error("--kerberos-clients means nothing without --kerberos-principal")
     return options
+
+
+def _add_kerberos(parser: argparse.ArgumentParser) -> None:
+    principal = "the bookie's name at the KDC, bookkeeper/HOST@REALM: it serves only those who have a ticket (SASL GSSAPI)"
+    parser.add_argument("--kerberos-principal", metavar="NAME", help=principal)
+    parser.add_argument("--kerberos-keytab", metavar="FILE", help="the keytab with that principal's keys")
+    clients = f"regular expression that the whole name of a client must match, with its realm (default: {ANY_BOOKKEEPER})"
+    parser.add_argument("--kerberos-clients", metavar="REGEX", help=clients)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -176,8 +190,12 @@ def main(arguments: list[str] | None = None) -> int:
 def bookie_options(options: argparse.Namespace) -> BookieOptions:
     files = (options.tls_cert, options.tls_key, options.tls_client_ca, options.sasl_users)
     roles = tuple(filter(None, options.tls_roles.split(",")))
+    kerberos = None
+    if options.kerberos_principal is not None:
+        clients = ANY_BOOKKEEPER if options.kerberos_clients is None else options.kerberos_clients
+        kerberos = KerberosService(options.kerberos_principal, options.kerberos_keytab, clients)
     return BookieOptions(
-        door=Door(*files, roles) if any(files) or roles else None,
+        door=Door(*files, roles, kerberos) if any(files) or roles or kerberos else None,
         security=security_of(options.uri),
         accept_data_loss=options.accept_data_loss,
         collector=CollectorOptions(
@@ -199,10 +217,13 @@ def _run(options: argparse.Namespace) -> int:
         signal.signal(number, lambda *_: stop.set())
     try:
         check_page(options.metrics_port)
+        made = bookie_options(options)
+        if made.door is not None:
+            made.door.check()  # before a metadata store is waited for
         store = open_store(options.uri, patient=True)
         try:
             with (
-                EmbeddedBookie(options.directory, options.host, options.port, store, bookie_options(options)) as bookie,
+                EmbeddedBookie(options.directory, options.host, options.port, store, made) as bookie,
                 page_of(bookie, options.metrics_port),
             ):
                 if not write_output(_STDOUT, f"READY {bookie.bookie_id}\n"):

@@ -15,6 +15,7 @@ import click
 from rich.markup import escape
 
 from bk_core.bookie.apache import DEFAULT_VERSION
+from bk_core.bookie.kerberos_service import ANY_BOOKKEEPER, KerberosService
 from bk_core.bookie.ports import USUAL_ETCD_PORT, USUAL_PORT, is_free, usual_port
 from bk_core.cli.output import URI_VARIABLE, console, say_json
 from bk_core.display.words import counted, safe
@@ -56,6 +57,9 @@ _LOOK_S = 2.0  # between two looks at disk and processes
 @click.option("--metrics", is_flag=True, help="Each embedded bookie serves its metrics for Prometheus on the loopback.")
 @click.option("--tls", is_flag=True, help="Embedded bookies serve by TLS alone and ask for client certificates; the URI names the files.")
 @click.option("--sasl", is_flag=True, help="Embedded bookies serve only clients that know a password; the URI names its file.")
+@click.option("--kerberos-principal", metavar="NAME", help="Embedded bookies serve only clients with a ticket; their name at your KDC.")
+@click.option("--kerberos-keytab", type=click.Path(), help="The keytab of --kerberos-principal, which the URI names.")
+@click.option("--kerberos-clients", metavar="REGEX", help=f"Which principals are admitted, with their realm; {ANY_BOOKKEEPER} without it.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object when ready instead of the banner.")
 def local(
     bookies: int,
@@ -67,6 +71,9 @@ def local(
     metrics: bool,
     tls: bool,
     sasl: bool,
+    kerberos_principal: str | None,
+    kerberos_keytab: str | None,
+    kerberos_clients: str | None,
     as_json: bool,
 ) -> None:
     """Run ZooKeeper (or etcd) and some bookies on this machine until Ctrl-C. For trying things out, not for production.
@@ -78,6 +85,7 @@ def local(
 
     if port is not None and zookeeper is not None:
         raise click.UsageError("--port is that of a metadata store to start, and --zookeeper names one that runs: leave one of them out")
+    kerberos = _kerberos_of(kerberos_principal, kerberos_keytab, kerberos_clients)
     usual = usual_port(Path(directory) if directory else None, metadata) if port is None and zookeeper is None else None
 
     # `kill` and a closed terminal end it as Ctrl-C does: in order
@@ -96,6 +104,7 @@ def local(
             tls=tls,
             sasl=sasl,
             metadata=metadata,
+            kerberos=kerberos,
         )
         with start(port=port) if usual is None else started_at_usual(start, usual) as cluster:
             if as_json:
@@ -111,6 +120,14 @@ def local(
                 time.sleep(_LOOK_S)
     except KeyboardInterrupt:
         click.echo("stopped", err=True)
+
+
+def _kerberos_of(principal: str | None, keytab: str | None, clients: str | None) -> KerberosService | None:
+    if principal is None and keytab is None and clients is None:
+        return None
+    if principal is None or keytab is None:
+        raise click.UsageError("Kerberos at embedded bookies needs --kerberos-principal and --kerberos-keytab")
+    return KerberosService(principal, keytab, ANY_BOOKKEEPER if clients is None else clients)
 
 
 def started_at_usual(start: Callable[..., LocalCluster], usual: int) -> LocalCluster:

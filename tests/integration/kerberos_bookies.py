@@ -1,4 +1,5 @@
-"""Kerberos (SASL GSSAPI) at Apache's bookies, with a KDC of our own: who has a ticket is served, and each refusal has its error at once.
+"""Kerberos (SASL GSSAPI) at Apache's bookies and at embedded ones, with a KDC of our own: who has a ticket is served, and each refusal has
+its error at once, which is the same at both.
 
 ``make kerberos`` runs it. It needs MIT Kerberos' programs (Debian: krb5-kdc, krb5-admin-server, krb5-user) and the package gssapi, which is
 built there (Debian: libkrb5-dev). The gate has neither: it plays tokens that were recorded here (tests/unit/link/test_gssapi_exchange.py).
@@ -11,6 +12,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +23,23 @@ import bk_core
 from bk_core import AuthExchange, BookieKerberos, BookieSasl, BookieTls, Security
 from bk_core.bookie import apache
 from bk_core.bookie.children import free_port
+from bk_core.bookie.door import Door
+from bk_core.bookie.kerberos_service import KerberosService
 from bk_core.bookie.local_cluster import LocalCluster
 from bk_core.errors import BookieAuthError, BookieKerberosError
 from tests.integration.conftest import APACHE_VERSION, JavaClient
 from tests.integration.kdc import ANN, REALM, SERVICE, Kdc, jaas, missing_programs
 from tests.integration.patience import PATIENT
-from tests.integration.secured_bookies import BOOKIE_USERS, HERE, JAVA_SASL, SASL_BOOKIE, sasl_settings, secured_cluster, tls_lines
+from tests.integration.secured_bookies import (
+    BOOKIE_USERS,
+    HERE,
+    JAVA_SASL,
+    SASL_BOOKIE,
+    EmbeddedCluster,
+    sasl_settings,
+    secured_cluster,
+    tls_lines,
+)
 from tests.integration.secured_zookeeper import Authority
 from tests.integration.test_secured_bookies import ONE, THREE, refused
 
@@ -46,6 +59,9 @@ class World:
     keytab: Path
     bobs: Path
     cluster: LocalCluster
+    """Three bookies that are asked in clear."""
+    secured: LocalCluster
+    """Three that are asked by TLS; with Apache's they are the same."""
     digest: LocalCluster
     """One bookie that wants passwords."""
 
@@ -58,26 +74,39 @@ class World:
         return BookieTls(self.ca.certificate)
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+@pytest.fixture(scope="module", params=["Apache's", "embedded"])
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     assert not missing_programs(), f"missing: {missing_programs()} (Debian: krb5-kdc, krb5-admin-server, krb5-user)"
     apache.resolve(APACHE_VERSION)
     directory = tmp_path_factory.mktemp("kerberos")
     ca = Authority.made(directory / "ca", "ca")
-    with Kdc(directory / "kdc") as kdc, pytest.MonkeyPatch.context() as patch:
+    with Kdc(directory / "kdc") as kdc, pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         for principal in (SERVICE, ANN, BOB):
             kdc.add(principal)
         server, keytab, bobs = (kdc.keytab(one, f"{n}.keytab") for n, one in enumerate((SERVICE, ANN, BOB)))
         patch.setenv("KRB5_CONFIG", str(kdc.profile))
         patch.setenv("KRB5CCNAME", f"FILE:{directory / 'no-tickets'}")
-        java = (jaas(directory / "jaas.conf", Bookie=(SERVICE, server)), f"-Djava.security.krb5.conf={kdc.profile}")
-        lines: Any = {**tls_lines(ca, ca.signed("b", HERE)), **SASL_BOOKIE}
-        passwords, digest_java = sasl_settings(directory / "digest-jaas")
-        with (
-            secured_cluster(directory / "cluster", lines, java, version=APACHE_VERSION) as cluster,
-            secured_cluster(directory / "digest", passwords, digest_java, version=APACHE_VERSION, bookies=1) as digest,
-        ):
-            yield World(kdc, ca, server, keytab, bobs, cluster, digest)
+        make = embedded_clusters if request.param == "embedded" else apache_clusters
+        yield World(kdc, ca, server, keytab, bobs, *map(stack.enter_context, make(directory, kdc, ca.signed("b", HERE), ca, server)))
+
+
+def apache_clusters(directory: Path, kdc: Kdc, certificate: tuple[str, str], ca: Authority, server: Path) -> Iterator[LocalCluster]:
+    java = (jaas(directory / "jaas.conf", Bookie=(SERVICE, server)), f"-Djava.security.krb5.conf={kdc.profile}")
+    lines: Any = {**tls_lines(ca, certificate), **SASL_BOOKIE}
+    passwords, digest_java = sasl_settings(directory / "digest-jaas")
+    cluster = secured_cluster(directory / "cluster", lines, java, version=APACHE_VERSION)
+    yield cluster
+    yield cluster
+    yield secured_cluster(directory / "digest", passwords, digest_java, version=APACHE_VERSION, bookies=1)
+
+
+def embedded_clusters(directory: Path, kdc: Kdc, certificate: tuple[str, str], ca: Authority, server: Path) -> Iterator[LocalCluster]:
+    kerberos = KerberosService(SERVICE, str(server))
+    users = directory / "users"
+    users.write_text("".join(f"{user}:{password}\n" for user, password in BOOKIE_USERS.items()))
+    yield EmbeddedCluster(directory / "cluster", Door(kerberos=kerberos))
+    yield EmbeddedCluster(directory / "secured", Door(*certificate, kerberos=kerberos))
+    yield EmbeddedCluster(directory / "digest", Door(users_file=str(users)), bookies=1)
 
 
 def writes_and_reads(client: bk_core.BookKeeper, sizes: Any = THREE) -> None:
@@ -96,7 +125,7 @@ def writes_and_reads(client: bk_core.BookKeeper, sizes: Any = THREE) -> None:
 @pytest.mark.parametrize("protocol", ["v2", "v3"])
 def test_whoever_has_a_key_is_served(world: World, protocol: Any, tls: bool) -> None:
     security = Security(world.tls if tls else None, world.ann)
-    with bk_core.connect(world.cluster.uri, protocol=protocol, security=security, limits=PATIENT) as client:
+    with bk_core.connect((world.secured if tls else world.cluster).uri, protocol=protocol, security=security, limits=PATIENT) as client:
         writes_and_reads(client)
 
 
@@ -110,8 +139,10 @@ def test_whoever_has_a_ticket_is_served(world: World, monkeypatch: pytest.Monkey
 
 
 def test_the_uri_says_it_for_all_that_take_one(world: World) -> None:
-    uri = f"{world.cluster.uri}?bookie_ca_file={world.ca.certificate}&bookie_principal={ANN}&bookie_keytab_file={world.keytab}"
-    with bk_core.connect(uri, limits=PATIENT) as client, client.create_ledger(**THREE) as ledger:
+    key = f"bookie_principal={ANN}&bookie_keytab_file={world.keytab}"
+    with bk_core.connect(f"{world.secured.uri}?bookie_ca_file={world.ca.certificate}&{key}", limits=PATIENT) as client:
+        writes_and_reads(client)
+    with bk_core.connect(f"{world.cluster.uri}?{key}", limits=PATIENT) as client, client.create_ledger(**THREE) as ledger:
         ledger.append(b"x")
     cache = world.kdc.tickets(ANN, world.keytab, "tickets-of-a-uri")
     with bk_core.connect(f"{world.cluster.uri}?bookie_ticket_cache={cache}", limits=PATIENT) as client:
@@ -226,7 +257,7 @@ REFUSED: dict[str, tuple[Callable[[World], Any], type[BookieAuthError], str]] = 
     "a service that is not there": (
         lambda w: replace(w.ann, service="ledgers"),
         BookieKerberosError,
-        "no Kerberos ticket for ledgers/127.0.0.1, with the ticket of bookkeeper-ann@BK.TEST by .*: the KDC does not know the service",
+        "no Kerberos ticket for ledgers/127.0.0.1, with the ticket of bookkeeper-ann@BK.TEST by .*: the KDC does not know this service",
     ),
     "a name that is not allowed": (
         lambda w: BookieKerberos(BOB, str(w.bobs)),
@@ -257,7 +288,7 @@ def test_a_library_that_asks_dns_asks_for_another_service(world: World, monkeypa
     """With the defaults of krb5.conf the address of a bookie becomes its name; the error says which one was asked for."""
     monkeypatch.setenv("KRB5_CONFIG", str(world.kdc.written("dns.conf", world.kdc.port, "")))
     with bk_core.connect(world.cluster.uri, security=Security(auth=world.ann), operation_timeout_s=3600) as client:
-        text = "the KDC does not know the service of this bookie: .*bookkeeper/localhost@BK.TEST not found"
+        text = "the KDC does not know this service: .*bookkeeper/localhost@BK.TEST not found"
         refused(lambda: client.create_ledger(**THREE).append(b"x"), BookieKerberosError, text)
 
 
@@ -297,7 +328,7 @@ def test_bookies_that_authenticate_nobody_are_an_error(world: World, cluster: Lo
 
 
 def test_a_client_that_shows_nothing_is_told_what_is_missing(world: World) -> None:
-    with bk_core.connect(world.cluster.uri, security=Security(world.tls), operation_timeout_s=3600) as client:
+    with bk_core.connect(world.secured.uri, security=Security(world.tls), operation_timeout_s=3600) as client:
         refused(lambda: client.create_ledger(**THREE).append(b"x"), BookieAuthError, "wants clients that authenticate")
 
 

@@ -69,9 +69,6 @@ def rows_of(bookies: Sequence[str] = BOOKIES) -> list[Row]:
 
 def argued(place: Place, operation: str) -> str | None:
     """Return why an operation cannot be played in a place, None if it is played."""
-    own = place.bookies == EMBEDDED
-    if own and place.auth == "gssapi":
-        return "embedded bookies do not speak GSSAPI: they know passwords and certificates"
     if operation == "without TLS" and place.transport == "plain":
         return "there is no TLS to leave out"
     if operation == "shows nothing" and place.auth == "none":

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from bk_core.bookie import apache
 from bk_core.bookie.door import Door
+from bk_core.bookie.kerberos_service import KerberosService
 from bk_core.bookie.local_cluster import LocalCluster
 from bk_core.bookie.zookeeper_process import ZooKeeperProcess
 from tests import quick_java
@@ -166,7 +167,12 @@ def _cluster(place: Place, keys: Keys, root: str, directory: Path) -> LocalClust
     if place.bookies == EMBEDDED:
         users = keys.users if place.auth == "digest" else None
         certificate, key = keys.bookie if secure else (None, None)
-        door = Door(certificate, key, keys.ca.certificate if mutual else None, users) if secure or users else None
+        kerberos = None
+        if place.auth == "gssapi":
+            assert keys.tickets is not None
+            kerberos = KerberosService(SERVICE, str(keys.tickets.bookies))
+        ca = keys.ca.certificate if mutual else None
+        door = Door(certificate, key, ca, users, kerberos=kerberos) if secure or users or kerberos else None
         return EmbeddedCluster(directory, door, zookeeper=root)
     lines: dict[str, Any] = tls_lines(keys.ca, keys.bookie, mutual=mutual) if secure else {}
     java: tuple[str, ...] = ()

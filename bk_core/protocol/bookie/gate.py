@@ -6,8 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from bk_core.errors import BookieKerberosError
 from bk_core.protocol.bookie.answers import failure
 from bk_core.protocol.bookie.digest_md5 import DigestMd5Server
+from bk_core.protocol.bookie.gssapi_server import GssapiServer
 from bk_core.protocol.bookie.listing import EntryListing
 from bk_core.protocol.bookie.roles import role_of
 from bk_core.protocol.bookie.runs import AddsAnswer, RequestedAdds, RequestedReads
@@ -29,18 +31,30 @@ class Then(Enum):
 
 @dataclass(frozen=True, slots=True)
 class GateAnswer:
-    """The answer to one request; None is silence."""
+    """The answer to one request; None is silence. ``reason`` tells the log why this client is not admitted."""
 
     answer: Answer | None
     then: Then = Then.GO_ON
+    reason: str = ""
 
 
 class Gate:
     """A machine for one connection. ``users`` are passwords by name, or None where nobody needs one; ``nonce`` makes text that is new each
-    time; with ``roles`` a certificate must have one of them. Apache's bookies with TLS serve those who come without; this gate does not."""
+    time; with ``roles`` a certificate must have one of them; ``kerberos`` is an exchange for clients with tickets, in place of passwords.
+    Apache's bookies with TLS serve those who come without; this gate does not."""
 
-    def __init__(self, *, tls: bool, users: Mapping[str, str] | None, nonce: Callable[[], str], roles: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        tls: bool,
+        users: Mapping[str, str] | None,
+        nonce: Callable[[], str],
+        roles: Collection[str] = (),
+        kerberos: GssapiServer | None = None,
+    ) -> None:
         self._tls = tls
+        self._kerberos = kerberos
+        self._is_refused = False  # by Kerberos, which nobody tries twice on one connection
         self._users = users
         self._roles = roles
         self._asked_tls = 0  # the number of the request
@@ -54,19 +68,25 @@ class Gate:
         self.is_secured = True
         if self._roles and role_of(unit) not in self._roles:
             return GateAnswer(StartTlsResponse(self._asked_tls, Status.IO_ERROR))
-        return GateAnswer(None, Then.SERVE if self._users is None else Then.GO_ON)
+        return GateAnswer(None, Then.GO_ON if self._wants_auth else Then.SERVE)
+
+    @property
+    def _wants_auth(self) -> bool:
+        return self._users is not None or self._kerberos is not None
 
     def may_wait(self, units: Sequence[Unit | EntryListing]) -> bool:
-        """Return True if requests that came in clear behind START_TLS may be answered inside of TLS: at most one token that is empty, and
-        so is nobody's secret and changes nothing, whoever has put it there."""
-        return not units or (len(units) == 1 and isinstance(units[0], AuthRequest) and not units[0].payload)
+        """Return True if requests that came in clear behind START_TLS may be answered inside of TLS: at most one token, which is empty or a
+        ticket of Kerberos. Neither is a secret, and whoever else has put it there cannot go on with it inside of TLS."""
+        if not units:
+            return True
+        return len(units) == 1 and isinstance(units[0], AuthRequest) and (self._kerberos is not None or not units[0].payload)
 
     def asked(self, unit: Unit, *, is_v2: bool) -> GateAnswer:
         """Answer a request of a connection that is not served yet."""
         if isinstance(unit, StartTlsRequest):
             return self._start_tls(unit)
-        if isinstance(unit, AuthRequest) and self._users is not None and (self.is_secured or not self._tls):
-            return self._auth(unit, self._users, is_v2)
+        if isinstance(unit, AuthRequest) and self._wants_auth and (self.is_secured or not self._tls):
+            return self._auth(unit, is_v2)
         if self._roles and isinstance(unit, AuthRequest) and unit.plugin == BY_ROLE:
             return GateAnswer(None)  # there is nothing to say to it
         if isinstance(unit, RequestedAdds):
@@ -83,9 +103,27 @@ class Gate:
         self._asked_tls = request.request_id
         return GateAnswer(StartTlsResponse(request.request_id, Status.OK), Then.BEGIN_TLS)
 
-    def _auth(self, request: AuthRequest, users: Mapping[str, str], is_v2: bool) -> GateAnswer:
+    def _auth(self, request: AuthRequest, is_v2: bool) -> GateAnswer:
         if request.plugin != PLUGIN:
             return GateAnswer(None, Then.CLOSE) if is_v2 else GateAnswer(failure(request, Status.UNAUTHORIZED))
+        if self._kerberos is not None:
+            return self._ticket(request, self._kerberos)
+        return self._password(request, self._users or {}, is_v2)
+
+    def _ticket(self, request: AuthRequest, exchange: GssapiServer) -> GateAnswer:
+        """Take a token. As Apache's bookies, say nothing where it fails, and go on refusing every other request; nor is the last token of
+        one that succeeds answered."""
+        if self._is_refused:
+            return GateAnswer(None)
+        try:
+            token = exchange.answer(request.payload)
+        except BookieKerberosError as error:
+            self._is_refused = True
+            return GateAnswer(None, reason=str(error.args[0]))
+        answer = None if token is None else AuthResponse(request.request_id, Status.OK, PLUGIN, token)
+        return GateAnswer(answer, Then.SERVE if exchange.done else Then.GO_ON)
+
+    def _password(self, request: AuthRequest, users: Mapping[str, str], is_v2: bool) -> GateAnswer:
         if self._exchange is None or not request.payload:
             self._exchange = DigestMd5Server(users, self._nonce())
             return GateAnswer(AuthResponse(request.request_id, Status.OK, PLUGIN, self._exchange.challenge()))

@@ -17,7 +17,7 @@ from bk_core.client.files.view import FileStoreView
 
 PARTS = {"Content", "EntryState", "FoundLedger", "LedgerAccess", "LedgerFragment", "TraceMark", "TraceMessage", "TraceStep"}
 PARTS |= {"ApacheSettings", "ClientSettings", "LedgerFilters", "LogChanges", "LogSettings", "RepairSettings", "Versioned", "XrayProblem"}
-PARTS |= {"ClientCounts", "Closable", "Following", "LogClient", "MetadataStore", "Session"}
+PARTS |= {"ClientCounts", "Closable", "Following", "KerberosService", "LogClient", "MetadataStore", "Session"}
 """Classes that are part of a value, name the options of a call, or are what the program itself works with."""
 
 

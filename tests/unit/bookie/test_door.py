@@ -335,11 +335,11 @@ def test_a_file_of_users_that_says_something_else_is_refused_and_not_shown(tmp_p
         (lambda: Door(), "asks for nothing"),
         (lambda: Door(key="k"), "mean nothing without cert"),
         (lambda: Door("c", roles=("a",)), "roles stand in clients' certificates: they need client_ca"),
-        (lambda: Door("c", None, "ca", "users", ("a",)), "no users_file can be beside them"),
+        (lambda: Door("c", None, "ca", "users", ("a",)), "no users_file and no kerberos can be beside them"),
         (lambda: Door("c", None, "ca", None, ("a,b",)), "roles must be names without commas"),
         (lambda: Door("/absent.pem").check(), "cert of Door, /absent.pem, cannot be used"),
         (lambda: Door(users_file="/absent").check(), "the users in '/absent' cannot be read"),
-        (lambda: bk_core.local_cluster(tls=True, apache="4.18.0"), "tls and sasl are those of embedded bookies"),
+        (lambda: bk_core.local_cluster(tls=True, apache="4.18.0"), "tls, sasl and kerberos are those of embedded bookies"),
     ],
 )
 def test_what_can_never_work_is_told_at_the_start(make: Any, text: str) -> None:
