@@ -163,6 +163,13 @@ ETCD_SUITES := $(addprefix tests/integration/test_,endings.py aio.py log_writer.
 etcd-tests: setup
 	@$(ENV) BK_TEST_METADATA=etcd $(BIN)/pytest -q $(ETCD_SUITES) -m "not apache" -k "not zookeeper and not wrong_clocks"
 
+# The driver is there as 4.17.3 alone, so bookies and Java's client are of that release. It takes up to ten minutes, most of them for
+# bookies that lose their registration by themselves.
+## a cluster of Apache's bookies on Apache's own driver for etcd, beside Java's client (needs Maven once)
+apache-etcd: setup
+	@$(SAY) "Apache's driver for etcd"
+	@$(ENV) BK_TEST_APACHE_VERSION=4.17.3 $(BIN)/pytest -q -s $(or $(PYTEST_ARGS),tests/integration/apache_etcd.py)
+
 MINUTES ?= 30
 INTERRUPTS ?= 1000
 

@@ -698,6 +698,13 @@ class CollectionRefusedError(MetadataError):
     advice = "See that the metadata store is the right, whole one; if the ledgers were deleted on purpose, run `bk bookie collect`."
 
 
+class NoAutoRecoveryError(MetadataError):
+    """The layout of this cluster's metadata does not tell which bookies are lost, so nothing may be moved off them without being asked."""
+
+    code = "BK-NO-AUTO-RECOVERY"
+    advice = "Name the bookie that is lost: `bk ledger repair --all --lost ID`, or `bk bookie decommission ID`."
+
+
 class NodeExistsError(MetadataError):
     """A node of this name exists in the metadata store."""
 

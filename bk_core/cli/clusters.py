@@ -84,7 +84,10 @@ def autorecovery(switch: str, marks: bool, uri: str, protocol: str, as_json: boo
 
     --json: on, changed, auditor, delaySeconds; with --marks a line for each marked ledger before it: ledger, bookies, markedMs, lockedBy.
     """
+    from bk_core.client.repair.autorecovery import check_served
+
     with connected(uri, protocol) as client:
+        check_served(client.store)
         found = client.store.underreplication()
         changed = switch != "status" and found.set_disabled(switch == "off")
         told, auditor, delay = not found.is_disabled(), found.auditor(), found.recovery_delay_s()

@@ -23,6 +23,8 @@ from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import GWQ_MARK, GWQ_SEAL, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.placement import new_ensemble_striped, not_enough_known
 
+_NAMING = "name those that serve in the URI: ?bookies=cookies is all that have a cookie, ?bookies=host:port,host:port,... those"
+
 
 class Creation:
     """Makes ledgers for one client."""
@@ -65,9 +67,15 @@ class Creation:
             return self._session.placement.new_ensemble(size, write_quorum_size)
         except NotEnoughBookiesError:
             self._session.refresh_bookies()  # the watch may be a moment behind
+        try:
             if self._session.config.opportunistic_striping:
                 return new_ensemble_striped(self._session.placement, size, write_quorum_size)
             return self._session.placement.new_ensemble(size, write_quorum_size)
+        except NotEnoughBookiesError as error:
+            why = self._store.unregistered()
+            if not why:
+                raise
+            raise error.retold(f"{error.args[0]}. {why[0].upper()}{why[1:]}; {_NAMING}") from None
 
     def create(self, metadata: LedgerMetadata, wanted: int | None) -> tuple[int, LedgerMetadata, Version]:
         """Store the metadata, and return the id that the ledger has, the metadata and its version.

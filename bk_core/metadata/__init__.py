@@ -18,7 +18,7 @@ from bk_core.metadata.access import (
 )
 from bk_core.metadata.memory import MemoryStore
 from bk_core.metadata.store import BookieView, MetadataStore, Registration, Version, Versioned, Watch
-from bk_core.metadata.uri import StoreUri, joined_hosts, parse
+from bk_core.metadata.uri import APACHE, StoreUri, joined_hosts, parse
 
 __all__ = [
     "BookieView",
@@ -60,6 +60,10 @@ def open_store(
     2379 in any case. Its identity is an EtcdAuth: ``user``, and ``password_file`` or the variable BK_ETCD_PASSWORD. It needs the package
     grpcio (``pip install "bk-spark[etcd]"``), or MissingPackageError says so.
 
+    ``etcd+apache://h1:2379/scope`` (and ``etcd+tls+apache://``) is etcd with the keys of Apache BookKeeper's own driver. ``bookies`` in
+    the query names those that count as writable although they are not registered: ``host:port`` of each, or ``cookies`` for all that have
+    a cookie; with that driver bookies lose their registration while they serve (metadata.md 6.1).
+
     No call on the store takes much longer than ``timeout_s``. By default logs live beside the ledgers root, at ``<ledgers root>-logs``;
     clusters that have logs at ``bk-logs``, the default of earlier versions, keep them there (OWN-8). Raises InvalidArgumentError,
     MetadataUnavailableError, LayoutMismatchError; MetadataAuthError, MetadataDeniedError, MetadataTlsError and MetadataHostNameError of
@@ -85,9 +89,12 @@ def open_store(
         tls=tls,
     )
     if isinstance(auth, EtcdAuth) or found.driver == "etcd":
-        from bk_core.metadata.etcd.store import EtcdStore  # grpcio is needed only here
+        from bk_core.metadata.etcd.apache import ApacheEtcdStore  # grpcio is needed only here
+        from bk_core.metadata.etcd.store import EtcdStore
 
         assert auth is None or isinstance(auth, EtcdAuth)
+        if found.layout == APACHE:
+            return ApacheEtcdStore(hosts=found.hosts, auth=auth, bookies=found.bookies, **of_all)
         return EtcdStore(hosts=found.hosts, auth=auth, **of_all)
     from bk_core.metadata.zookeeper.probe import TLS_PORT
     from bk_core.metadata.zookeeper.store import ZooKeeperStore  # kazoo is needed only here

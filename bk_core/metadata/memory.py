@@ -149,6 +149,9 @@ class MemoryStore:
             tuple(bookie_id for bookie_id, registration in registrations if registration.readonly),
         )
 
+    def unregistered(self) -> str:
+        return ""
+
     def watch_bookies(self, callback: Callable[[BookieView], None]) -> Watch:
         watch = self._watch(_BOOKIES, lambda: callback(self.bookies()))
         callback(self.bookies())

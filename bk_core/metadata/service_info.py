@@ -89,10 +89,20 @@ def address_of(bookie_id: BookieId, registration: bytes | None) -> tuple[str, in
                     return endpoint.host, endpoint.port
         except MetadataFormatError:
             pass
-    match = re.fullmatch(r"([^:]+):([0-9]{1,5})", bookie_id)
-    if match and 0 < int(match[2]) < 65536:
-        return match[1], int(match[2])
+    found = _address_in(bookie_id)
+    if found is not None:
+        return found
     raise BookieUnavailableError(f"bookie {bookie_id} is not registered and its id is not host:port", bookie=bookie_id)
+
+
+def is_address(bookie_id: BookieId) -> bool:
+    """Return True for an id ``host:port``, which is its own address."""
+    return _address_in(bookie_id) is not None
+
+
+def _address_in(bookie_id: BookieId) -> tuple[str, int] | None:
+    match = re.fullmatch(r"([^:]+):([0-9]{1,5})", bookie_id)
+    return (match[1], int(match[2])) if match and 0 < int(match[2]) < 65536 else None
 
 
 def check_bookie_id(bookie_id: BookieId) -> BookieId:

@@ -143,6 +143,9 @@ class MetadataStore(Protocol):
     def bookies(self) -> BookieView:
         """Return the bookies that are registered now, writable and read-only."""
 
+    def unregistered(self) -> str:
+        """Return why a bookie that serves may have no registration in this cluster, for messages; "" where one without it is down."""
+
     def watch_bookies(self, callback: Callable[[BookieView], None]) -> Watch:
         """Call ``callback`` at once and then after each change, from any thread."""
 

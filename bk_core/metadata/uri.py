@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 from urllib.parse import parse_qsl, urlsplit
 
 from bk_core.display.words import host_port
@@ -15,7 +16,12 @@ SESSION_TIMEOUT_MS = 10_000
 _DIGITS_MAX = 20
 _OF_ALL = ("chroot", "log_root", "session_timeout_ms")
 _LAYOUTS = {"": None, "null": None, "hierarchical": "hierarchical", "longhierarchical": "longhierarchical", "flat": "flat"}
-_KNOWN = {"zk": "zk, zk+tls, zk+<layout>", "etcd": "etcd, etcd+tls, etcd+<layout>"}
+_KNOWN = {"zk": "zk, zk+tls, zk+<layout>", "etcd": "etcd, etcd+tls, etcd+<layout>, etcd+apache"}
+APACHE = "apache"
+"""The layout of Apache BookKeeper's own driver for etcd (metadata.md 6.2)."""
+BY_COOKIES = "cookies"
+_OF_APACHE = ("bookies",)
+_IN_HOSTS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,20 @@ class StoreUri:
             raise InvalidArgumentError(f"session_timeout_ms {session[: _DIGITS_MAX + 1]!r} is not a number of milliseconds")
         return int(session) / 1000
 
+    @property
+    def bookies(self) -> tuple[str, ...] | Literal["cookies"]:
+        """The ids of the bookies that count as writable without a registration; "cookies" stands for all that have a cookie. Raises
+        InvalidArgumentError for an id without an address in it."""
+        text = self.options.get("bookies", "")
+        if text == BY_COOKIES:
+            return "cookies"
+        found = [one for one in text.replace(";", ",").split(",") if one]
+        for one in found:
+            if not _is_bookie_at(one):
+                wanted = "cookies for those that have a cookie, or host:port of each with commas"
+                raise InvalidArgumentError(f"the option 'bookies' of the URI names {one[:80]!r}: write {wanted}")
+        return tuple(dict.fromkeys(found))
+
 
 def parse(uri: str) -> StoreUri:
     """Return the URI taken apart.
@@ -54,15 +74,18 @@ def parse(uri: str) -> StoreUri:
     driver, *words = scheme.lower().split("+")
     by_tls = words[:1] == ["tls"]
     layout = "+".join(words[1:] if by_tls else words)
+    layouts = _LAYOUTS | {APACHE: APACHE} if driver == "etcd" else _LAYOUTS
     if not separator:
         raise InvalidArgumentError(f"{shown(uri)!r} is not the URI of a metadata store, like zk://host:2181/ledgers")
     if driver == "memory" and not words:
         if not rest:
             raise InvalidArgumentError("memory:// needs a name: all that open the same name share one store")
         return StoreUri("memory", rest, shown=shown(uri))
-    if driver not in _KNOWN or layout not in _LAYOUTS:
+    if driver not in _KNOWN or layout not in layouts:
         raise InvalidArgumentError(f"no metadata store is known for {scheme!r}; there are {', '.join(_KNOWN.values())} and memory")
-    return _of_servers(uri, driver, rest, by_tls, _LAYOUTS[layout])
+    found = _of_servers(uri, driver, rest, by_tls, layouts[layout])
+    found.bookies  # noqa: B018 - refused now if it cannot be read
+    return found
 
 
 def _of_servers(uri: str, driver: str, rest: str, by_tls: bool, layout: str | None) -> StoreUri:
@@ -82,7 +105,7 @@ def _of_servers(uri: str, driver: str, rest: str, by_tls: bool, layout: str | No
         raise InvalidArgumentError(f"the ledgers root of {shown(uri)!r} ends with a slash: write {parts.path.rstrip('/')}")
     split_hosts(hosts, 1)
     found = _options(parts.query)
-    known = (*_OF_ALL, *AUTH_OPTIONS[driver], *TLS_OPTIONS)
+    known = (*_OF_ALL, *(_OF_APACHE if layout == APACHE else ()), *AUTH_OPTIONS[driver], *TLS_OPTIONS)
     unknown = sorted(found.keys() - set(known) - set(OF_BOOKIES))
     if unknown or parts.fragment:
         name = (unknown or [parts.fragment])[0]
@@ -120,6 +143,13 @@ def _options(text: str) -> dict[str, str]:
 def split_hosts(hosts: str, default_port: int) -> list[tuple[str, int]]:
     """Return host and port of each of the ``hosts``, which commas separate. Raises InvalidArgumentError for text that cannot be one."""
     return [_split(one, default_port) for one in hosts.split(",") if one]
+
+
+def _is_bookie_at(text: str) -> bool:
+    """Return True for the id ``host:port`` of a bookie."""
+    host, _, port = text.rpartition(":")
+    is_port = port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536
+    return bool(host) and _IN_HOSTS.issuperset(host) and is_port
 
 
 def joined_hosts(hosts: str, default_port: int) -> str:

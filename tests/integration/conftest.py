@@ -135,12 +135,14 @@ class JavaLedger:
 @dataclass(frozen=True)
 class JavaClient:
     """Apache's client, one JVM per call. ``digest`` is DUMMY, CRC32, CRC32C or MAC; ``protocol`` v2 or v3. Errors: JavaClientError.
-    ``lines`` are those of its configuration, ``java`` further options of its JVM."""
+    ``lines`` are those of its configuration, ``java`` further options of its JVM. ``quick`` are those by which it starts quickly, for
+    jars other than the release's."""
 
     classes: Path
     libraries: Path
     lines: Mapping[str, str] = field(default_factory=dict)
     java: tuple[str, ...] = ()
+    quick: tuple[str, ...] | None = None
 
     def write(
         self,
@@ -206,7 +208,8 @@ class JavaClient:
         uri = cluster.uri.partition("?")[0].replace("zk://", "zk+hierarchical://", 1)
         options |= {f"set.{name}": value for name, value in self.lines.items()}
         arguments = [f"uri={uri}", f"protocol={protocol}", f"command={command}", *(f"{key}={value}" for key, value in options.items())]
-        options_of_java = *quick_java.java_options(APACHE_VERSION), *self.java
+        quick = quick_java.java_options(APACHE_VERSION) if self.quick is None else self.quick
+        options_of_java = *quick, *self.java
         java = apache.java_command(self.libraries, _JAVA, "Judge", arguments, options=options_of_java)
         java[2] += f"{os.pathsep}{self.classes}"  # behind the jars, to which the archive of classes belongs
         done = subprocess.run(java, input=lines, capture_output=True, timeout=_JUDGE_TIMEOUT_S, check=False)

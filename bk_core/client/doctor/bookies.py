@@ -33,6 +33,13 @@ def states_of(client: BookKeeper) -> dict[BookieId, str]:
     return bookie_states(view.writable, view.readonly, client.store.cookies())
 
 
+def told_by_probes(states: Mapping[BookieId, str], probes: Mapping[BookieId, BookieProbe]) -> dict[BookieId, str]:
+    """Return the states after a bookie that only has a cookie was asked where that does not say that it is down: one that answers is
+    writable."""
+    answering = {bookie for bookie, probe in probes.items() if probe.answers}
+    return {bookie: WRITABLE if state == DOWN and bookie in answering else state for bookie, state in states.items()}
+
+
 def judge_cluster(client: BookKeeper) -> Iterator[Finding]:
     """Yield what is wrong with LAYOUT and with the mapping to racks."""
     try:
@@ -88,9 +95,10 @@ def judge_bookies(
     """Yield what is wrong with bookies. ``named`` is the number of ledgers that name each."""
     cookies = set(client.store.cookies())
     instance = client.store.instance_id()
+    yield from _judge_registrations(client, states)
     for bookie, state in states.items():
         if state == DOWN:
-            yield _down(bookie, named.get(bookie, 0))
+            yield _down(bookie, named.get(bookie, 0), "" if client.store.unregistered() else " --delete-cookie")
         elif bookie not in cookies:
             advice = "it runs on, but would not start again, and no auditor sees it; on its host, give it the cookie that it keeps itself"
             command = f"bk bookie cookie put {bookie} DIRECTORY/current/VERSION"
@@ -100,7 +108,7 @@ def judge_bookies(
             yield from _judge_cookie(client, bookie, instance)
         if state == READ_ONLY and bookie in cookies:  # without a cookie it has made itself so
             yield _read_only(bookie, probes.get(bookie))
-        if bookie in probes:
+        if bookie in probes and state != DOWN:
             yield from _judge_probe(probes[bookie], named.get(bookie, 0))
     yield from _judge_mix(probes)
 
@@ -114,14 +122,24 @@ def judge_count(states: Mapping[BookieId, str], wanted: int) -> Iterator[Finding
         yield Finding("bookies-too-few", what, advice, "bk bookie ls")
 
 
-def _down(bookie: BookieId, named: int) -> Finding:
+def _judge_registrations(client: BookKeeper, states: Mapping[BookieId, str]) -> Iterator[Finding]:
+    """Yield the bookies that serve and that nobody knows as writable, where registrations get lost."""
+    why, view = client.store.unregistered(), client.bookies()
+    found = tuple(bookie for bookie, state in states.items() if state != DOWN and bookie not in (*view.writable, *view.readonly))
+    if why and found:
+        what = f"{counted(len(found), 'bookie')} {'serves' if len(found) == 1 else 'serve'} without a registration"
+        advice = "so that new ledgers are placed on all that have a cookie, write ?bookies=cookies behind the path of the URI"
+        yield Finding("bookie-unregistered", f"{what}: {why}", advice, bookies=found)
+
+
+def _down(bookie: BookieId, named: int, forgetting: str) -> Finding:
     if named:
         what = f"bookie {bookie} has a cookie and is not registered; {counted(named, 'ledger')} {'names' if named == 1 else 'name'} it"
         advice = "start it again with its data; if it is gone for good, this moves its copies to others and forgets it"
     else:
         what = f"bookie {bookie} has a cookie and is not registered; no ledger names it"
         advice = "if it is gone for good, forget it"
-    return Finding("bookie-down", what, advice, f"bk bookie decommission {bookie} --delete-cookie", bookies=(bookie,))
+    return Finding("bookie-down", what, advice, f"bk bookie decommission {bookie}{forgetting}", bookies=(bookie,))
 
 
 def _read_only(bookie: BookieId, probe: BookieProbe | None) -> Finding:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from bk_core.client.doctor.bookies import judge_bookies, judge_cluster, judge_count, judge_marks, states_of
+from bk_core.client.doctor.bookies import judge_bookies, judge_cluster, judge_count, judge_marks, states_of, told_by_probes
 from bk_core.client.doctor.findings import Diagnosis, Finding, sorted_findings
 from bk_core.client.doctor.last_entries import judge_last_entries
 from bk_core.client.doctor.ledgers import LedgerScan
@@ -65,10 +65,12 @@ class _Examination:
         self._found += judge_cluster(client)
         states = states_of(client)
         self._tell("asking bookies", 0, len(states))
-        registered = [bookie for bookie, state in states.items() if state != DOWN]
-        probes = probe_bookies(client, registered, timeout_s=self._options.timeout_s)
+        asked = [bookie for bookie, state in states.items() if state != DOWN or client.store.unregistered()]
+        probes = probe_bookies(client, asked, timeout_s=self._options.timeout_s)
+        states = told_by_probes(states, probes)
+        there = [bookie for bookie, state in states.items() if state != DOWN]
         lists = self._lists()
-        scan = self._scan(registered, [bookie for bookie, probe in probes.items() if not probe.answers], lists)
+        scan = self._scan(there, [bookie for bookie, probe in probes.items() if not probe.answers], lists)
         counts = scan.counts()
         now_ms = max(time.time_ns() // 1_000_000, scan.newest_ms)
         self._found += scan.findings(now_ms)

@@ -24,6 +24,7 @@ CODES: Mapping[str, tuple[Severity, str]] = MappingProxyType(
         "layout-missing": (ERROR, "the cluster has no LAYOUT, or one that cannot be understood"),
         "bookies-too-few": (ERROR, "fewer bookies can be written to than a new ledger of a log, or of the default sizes, needs"),
         "bookie-down": (WARNING, "a bookie has a cookie and is not registered: it is stopped, or gone for good"),
+        "bookie-unregistered": (NOTE, "a bookie serves and is not registered, as happens in some layouts of etcd"),
         "bookie-unreachable": (ERROR, "a registered bookie refuses connections, does not answer, or is no bookie"),
         "bookie-read-only": (WARNING, "a bookie takes no new ledgers"),
         "cookie-missing": (WARNING, "a registered bookie has no cookie: Apache's auditor does not see it"),

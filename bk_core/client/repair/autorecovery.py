@@ -20,8 +20,16 @@ from bk_core.client.inspect import found_ledgers
 from bk_core.client.repair.jobs import check_ledger, repair_ledger
 from bk_core.client.repair.report import LedgerReport, RepairOptions, RepairReport
 from bk_core.display.words import about, counted, rest_about
-from bk_core.errors import BkError, ClientClosedError, LedgerError, MetadataFormatError, NoSuchLedgerError, OperationTimeoutError
-from bk_core.metadata.store import BookieView, Watch
+from bk_core.errors import (
+    BkError,
+    ClientClosedError,
+    LedgerError,
+    MetadataFormatError,
+    NoAutoRecoveryError,
+    NoSuchLedgerError,
+    OperationTimeoutError,
+)
+from bk_core.metadata.store import BookieView, MetadataStore, Watch
 from bk_core.metadata.underreplication import Candidate
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.ledger.replication import Ended, LostBookies, RepairQueue
@@ -81,6 +89,13 @@ class RecoveryEvent:
 OnEvent = Callable[[RecoveryEvent], object]
 
 
+def check_served(store: MetadataStore) -> None:
+    """Raise NoAutoRecoveryError where a bookie without a registration may serve, because an auditor takes such a bookie for lost."""
+    why = store.unregistered()
+    if why:
+        raise NoAutoRecoveryError(f"there is no auto-recovery in this cluster, Apache's neither: {why}, and would be taken for lost")
+
+
 class AutoRecovery:
     """An auditor and workers on threads of their own, from ``start`` to ``close`` or until the client is closed. It is a context manager.
 
@@ -122,7 +137,9 @@ class AutoRecovery:
             self._threads.append(self._thread("bk-replicator", self._repair_turn, self._repair_now))
 
     def start(self) -> AutoRecovery:
-        """Begin. Raises what a first look at the cluster raises, such as MetadataUnavailableError and WrongClusterError."""
+        """Begin. Raises NoAutoRecoveryError, and what a first look at the cluster raises, such as MetadataUnavailableError and
+        WrongClusterError."""
+        check_served(self._client.store)
         self._client.store.check_cluster()
         self._watch = self._client.store.watch_bookies(self._bookies_changed)
         for thread in self._threads:

@@ -98,6 +98,9 @@ def decommission_bookie(
     Raises InvalidArgumentError for a bookie that nobody knows: a mistyped id would look like a finished job.
     """
     client.store.check_cluster()
+    if delete_cookie and (why := client.store.unregistered()):
+        text = f"it cannot be told whether bookie {bookie} is down, so its cookie is not deleted: {why}"
+        raise InvalidArgumentError(f"{text}; leave delete_cookie out, and call client.delete_cookie when it is stopped", bookie=bookie)
     options = replace(options, lost=options.lost | {bookie}, only_lost=True)
     report = DecommissionReport(bookie)
     deadline = time.monotonic() + wait_s
@@ -214,7 +217,10 @@ class _Job:
         self._metadata = metadata.with_access(self._options.access)
         self._session.refresh_bookies()
         view = self._session.bookies()
-        self._registered = frozenset({*view.writable, *view.readonly} - self._options.lost)
+        there = {*view.writable, *view.readonly}
+        if self._session.store.unregistered():  # a bookie without a registration may serve: only one that is named is lost
+            there |= {bookie for fragment in metadata.fragments for bookie in fragment.ensemble}
+        self._registered = frozenset(there - self._options.lost)
 
     def _check(self, span: FragmentSpan, *, full: bool, positions: Collection[int] | None = None) -> FragmentReport:
         return self._check_many([span], full=full, positions=None if positions is None else lambda _: positions)[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Iterator
+from typing import ClassVar
 
 from bk_core.errors import LayoutMismatchError, MetadataError, MetadataUnavailableError
 from bk_core.metadata import paths
@@ -19,6 +20,7 @@ from bk_core.metadata.etcd.nodes import Nodes
 from bk_core.metadata.etcd.stamps import ServerClock
 from bk_core.metadata.etcd.watching import Watching
 from bk_core.metadata.tree.connected import STOP_S
+from bk_core.metadata.tree.names import APACHE_ETCD, Names
 from bk_core.metadata.tree.store import TreeStore
 
 _STOP_FAILED_S = 1.0
@@ -33,6 +35,8 @@ class EtcdStore(TreeStore):
 
     With ``patient`` the first connection waits its whole time even for servers that refuse it, because they may be starting again (SES-11).
     """
+
+    _other_names: ClassVar[Names] = APACHE_ETCD
 
     def __init__(
         self,
@@ -68,6 +72,7 @@ class EtcdStore(TreeStore):
             held_s=2 * session_timeout_s + _ELECTION_S,
             log_root=log_root,
             has_old_logs=False,
+            others=[self._other_names],
         )
         try:
             self._link.start(timeout_s, patient)
@@ -78,10 +83,10 @@ class EtcdStore(TreeStore):
             raise
 
     def _check_driver(self) -> None:
-        if self._layout is None and self._nodes.stat(f"{self._root}/layout") is not None:
+        if self._layout is None and self._nodes.stat(f"{self._root}/{APACHE_ETCD.layout}") is not None:
             raise LayoutMismatchError(
-                f"{self._root} is a cluster of Apache BookKeeper's own etcd driver, which keeps ledgers in another way; this client reads "
-                "and makes clusters as Pulsar's driver does"
+                f"{self._root} is a cluster of Apache BookKeeper's own etcd driver, which keeps ledgers in another way than Pulsar's: "
+                "write etcd+apache:// for it"
             )
 
     def list_ledgers(self) -> Iterator[int]:

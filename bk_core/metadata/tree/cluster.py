@@ -18,6 +18,7 @@ from bk_core.errors import (
 )
 from bk_core.metadata import paths
 from bk_core.metadata.store import BY_ROOT, Versioned, changed_cluster
+from bk_core.metadata.tree.names import ZOOKEEPER, Names
 from bk_core.metadata.tree.nodes import Nodes
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.log import codec
@@ -38,11 +39,13 @@ class Ledgers(Protocol):
 class ClusterAtRoot:
     """The identity of a cluster: ``cluster_id`` and ``check`` are those of MetadataStore."""
 
-    def __init__(self, nodes: Nodes, root: str, place: str) -> None:
-        """``place`` names the servers, for messages."""
+    def __init__(self, nodes: Nodes, root: str, place: str, names: Names = ZOOKEEPER, others: Sequence[Names] = ()) -> None:
+        """``place`` names the servers, for messages; ``others`` are the names of other layouts that clusters of these servers may have."""
         self._nodes = nodes
         self._root = root
         self._place = place
+        self._names = names
+        self._kinds = (names, *others)
         self.has_changed = False
         self._first: str | None = None
         self._had_layout = False
@@ -53,14 +56,14 @@ class ClusterAtRoot:
         return self._first or ""
 
     def cluster_id(self) -> str:
-        return self._checked(self._identity(self._root))
+        return self._checked(self._identity(self._root, self._names))
 
     def questions(self) -> list[tuple[str, str]]:
         """Return the requests that tell which cluster this is, as (operation, path). One round trip is enough unless it is an old cluster
         that we do not know."""
         by_root = self._first is not None and self._first.startswith(BY_ROOT)
-        more = [("exists", f"{self._root}/LAYOUT"), ("exists", self._root)] if by_root else []
-        return [("get", f"{self._root}/INSTANCEID"), *more]
+        more = [("exists", f"{self._root}/{self._names.layout}"), ("exists", self._root)] if by_root else []
+        return [("get", f"{self._root}/{self._names.instance_id}"), *more]
 
     def cluster_id_of(self, answers: Sequence[Any]) -> str:
         """Return ``cluster_id`` by the answers to ``questions``, each a value or an error."""
@@ -92,44 +95,50 @@ class ClusterAtRoot:
 
     def check(self) -> None:
         self.cluster_id()
-        if self._nodes.exists(f"{self._root}/LAYOUT"):
+        if self._nodes.exists(f"{self._root}/{self._names.layout}"):
             self._had_layout = True
         elif self._had_layout:
-            raise NoClusterError(f"the cluster at {self._root} has lost its LAYOUT; restore the metadata store before anything else")
+            lost = f"the cluster at {self._root} has lost its {self._names.layout}"
+            raise NoClusterError(f"{lost}; restore the metadata store before anything else")
 
     def check_free(self) -> None:
         """Raise ClusterExistsError if a new cluster cannot be made here (OWN-13)."""
         if self._nodes.exists(self._root):
-            found = self._identity(self._root)
+            found = self._any_identity(self._root)
             what = "it is no cluster, but not empty ground either" if found is None else f"it is the cluster {found}"
             raise ClusterExistsError(f"{self._root} exists already: {what}; choose another path")
         for root in paths.around(self._root):
-            found = self._identity(root)
+            found = self._any_identity(root)
             if found is not None:
                 message = f"{self._root} would lie within the cluster {found} at {root}, whose bookies collect what is in it as garbage"
                 raise ClusterExistsError(f"{message}; choose a path beside it")
 
     def near(self, cluster_id: str) -> str | None:
-        return next((root for root in clusters_near(self._nodes, self._root) if self._identity(root) == cluster_id), None)
+        found = clusters_near(self._nodes, self._root, self._kinds)
+        return next((root for root in found if self._any_identity(root) == cluster_id), None)
 
-    def _identity(self, root: str) -> str | None:
+    def _any_identity(self, root: str) -> str | None:
+        """Return the identity of the cluster at ``root``, whichever layout it has."""
+        return next((found for names in self._kinds if (found := self._identity(root, names)) is not None), None)
+
+    def _identity(self, root: str, names: Names) -> str | None:
         """Return INSTANCEID or, where there is a LAYOUT without one, the transaction that made the root, because old clusters never got an
         INSTANCEID."""
         try:
-            stored = _text(self._nodes.get(f"{root}/INSTANCEID").data)
+            stored = _text(self._nodes.get(f"{root}/{names.instance_id}").data)
         except NoNodeError:
             stored = ""
         if stored:
             return stored
-        created = self._nodes.created(root) if self._nodes.exists(f"{root}/LAYOUT") else None
+        created = self._nodes.created(root) if self._nodes.exists(f"{root}/{names.layout}") else None
         return None if created is None else f"{BY_ROOT}{created:x}"
 
     def _what_is_there(self) -> str:
         here = "exists, but has neither" if self._nodes.exists(self._root) else "does not exist, so there is no"
-        text = f"there is no cluster at {self._root} of {self._place}: {self._root} {here} LAYOUT "
-        text += "nor INSTANCEID" if here.startswith("exists") else "at it"
+        text = f"there is no cluster at {self._root} of {self._place}: {self._root} {here} {self._names.layout} "
+        text += f"nor {self._names.instance_id}" if here.startswith("exists") else "at it"
         before = "" if self._first is None else f"; it was cluster {self._first} before: the metadata store was emptied, or is another one"
-        found = list(clusters_near(self._nodes, self._root))
+        found = list(clusters_near(self._nodes, self._root, self._kinds))
         if found:
             nearest = sorted(found, key=lambda root: -difflib.SequenceMatcher(None, root, self._root).ratio())[:_TOLD_MAX]
             return f"{text}{before}. There is one at {' and at '.join(nearest)}: look at the path of the URI"
@@ -141,7 +150,7 @@ def _text(data: bytes | None) -> str:
     return (data or b"").decode("ascii", "replace").strip()
 
 
-def clusters_near(nodes: Nodes, root: str) -> Iterator[str]:
+def clusters_near(nodes: Nodes, root: str, kinds: Sequence[Names] = (ZOOKEEPER,)) -> Iterator[str]:
     """Yield the roots of clusters below ``root``, beside and above it, and two levels below those, but never ``root``. Looks at 200 nodes
     at most."""
     left = _LOOKED_AT_MAX
@@ -155,7 +164,7 @@ def clusters_near(nodes: Nodes, root: str) -> Iterator[str]:
                 continue
             seen.add(child)
             left -= 1
-            if nodes.exists(f"{child}/LAYOUT") or nodes.exists(f"{child}/INSTANCEID"):
+            if any(nodes.exists(f"{child}/{name}") for names in kinds for name in (names.layout, names.instance_id)):
                 yield child
             elif depth > 1 and child != "/zookeeper":
                 wanted.append((child, depth - 1))

@@ -10,11 +10,11 @@ import re
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import tee
 from threading import RLock
-from typing import Any
+from typing import Any, ClassVar
 
 from bk_core.errors import (
     ClusterExistsError,
@@ -31,9 +31,10 @@ from bk_core.metadata.store import BookieView, Registration, Version, Versioned,
 from bk_core.metadata.tree.cluster import ClusterAtRoot, LogRoot
 from bk_core.metadata.tree.connected import KNOWN_ADDRESS_S, STOP_S, Connected
 from bk_core.metadata.tree.ids import LedgerIds
+from bk_core.metadata.tree.names import ZOOKEEPER, Names
 from bk_core.metadata.tree.nodes import ANY_VERSION, Nodes
 from bk_core.metadata.tree.underreplication import TreeUnderreplication
-from bk_core.metadata.tree.watches import Arms, BookiesWatch, Keeper, NodeRegistration, NodeWatch, Stamp, registration_path
+from bk_core.metadata.tree.watches import Arms, BookiesWatch, Keeper, NodeRegistration, NodeWatch, Stamp
 from bk_core.metadata.underreplication import UnderreplicationStore
 from bk_core.metrics.client import MetadataCounts
 from bk_core.protocol.ledger.metadata import BookieId
@@ -46,7 +47,10 @@ CLOCK_KEPT_S = 5.0
 class TreeStore(ABC):
     """MetadataStore (bk_core/metadata/store.py) over nodes. ``root`` and ``log_root`` lie below ``chroot``; with ``manager`` None LAYOUT
     decides. ``place`` names the servers, for messages. ``held_s`` is the time in seconds for which what a dead process held may stay.
-    ``has_old_logs``: older programs have kept logs in such a store (OWN-8)."""
+    ``has_old_logs``: older programs have kept logs in such a store (OWN-8). ``others`` are the names of other layouts that clusters of
+    these servers may have."""
+
+    _names: ClassVar[Names] = ZOOKEEPER
 
     def __init__(
         self,
@@ -61,6 +65,7 @@ class TreeStore(ABC):
         held_s: float,
         log_root: str | None,
         has_old_logs: bool = True,
+        others: Sequence[Names] = (),
     ) -> None:
         prefix = paths.check_root(chroot, "chroot") if chroot else ""
         self._root = prefix + paths.check_root(root, "ledgers root")
@@ -68,7 +73,7 @@ class TreeStore(ABC):
         self._lock = RLock()
         self._counts: MetadataCounts | None = None
         self._base_link, self._base = link, nodes
-        self._cluster = ClusterAtRoot(nodes, self._root, place)
+        self._cluster = ClusterAtRoot(nodes, self._root, place, self._names, others)
         chosen = None if log_root is None else prefix + paths.check_log_root(log_root, root)
         own, old = paths.check_log_root(paths.default_log_root(root), root), paths.old_log_root(root)
         self._log_root = LogRoot(nodes, self, chosen, prefix + own, prefix + old if has_old_logs else None)
@@ -190,6 +195,9 @@ class TreeStore(ABC):
     def bookies(self) -> BookieView:
         return self._bookies(None)
 
+    def unregistered(self) -> str:
+        return ""
+
     def watch_bookies(self, callback: Callable[[BookieView], None]) -> Watch:
         return self._started(BookiesWatch(self._keeper, self._bookies, callback))
 
@@ -225,7 +233,7 @@ class TreeStore(ABC):
         check_bookie_id(bookie_id)
         for readonly in (False, True):
             with suppress(NoNodeError):
-                return self._base.get(registration_path(self._root, bookie_id, readonly))
+                return self._base.get(self._names.registration(self._root, bookie_id, readonly))
         return None
 
     def register_bookie(self, bookie_id: BookieId, host: str, port: int, readonly: bool = False) -> Registration:
@@ -238,6 +246,7 @@ class TreeStore(ABC):
             self._base,
             self._keeper,
             self._root,
+            self._names,
             check_bookie_id(bookie_id),
             payload,
             readonly,
@@ -266,13 +275,13 @@ class TreeStore(ABC):
 
     def instance_id(self) -> str | None:
         try:
-            return self._base.get(f"{self._root}/INSTANCEID").data.decode("ascii", "replace")
+            return self._base.get(f"{self._root}/{self._names.instance_id}").data.decode("ascii", "replace")
         except NoNodeError:
             return None
 
     def layout(self) -> str | None:
         try:
-            return paths.manager_of_layout(self._base.get(f"{self._root}/LAYOUT").data)
+            return self._stored_manager()
         except NoNodeError:
             return None
 
@@ -338,7 +347,7 @@ class TreeStore(ABC):
                 raise MetadataUnavailableError("the new cluster could not be written in time")
         found = self.instance_id()
         if found is None:
-            raise MetadataError(f"{self._root} exists but is no cluster: it has no INSTANCEID")
+            raise MetadataError(f"{self._root} exists but is no cluster: it has no {self._names.instance_id}")
         if found == mine:
             self._create_layout()
         elif new:
@@ -370,13 +379,17 @@ class TreeStore(ABC):
         """Return the ledger manager of the cluster. LAYOUT is read until it exists; without it the default holds (metadata.md 1.3)."""
         if self._layout is None:
             try:
-                stored = paths.manager_of_layout(self._base.get(f"{self._root}/LAYOUT").data)
+                stored = self._stored_manager()
             except NoNodeError:
                 return self._wanted_manager or "hierarchical"
             if self._wanted_manager not in (None, stored):
                 raise LayoutMismatchError(f"the URI asks for the {self._wanted_manager} layout, the cluster has {stored}")
             self._layout = stored
         return self._layout
+
+    def _stored_manager(self) -> str:
+        """Return the ledger manager that LAYOUT names now. Raises NoNodeError, and MetadataFormatError for one that is not known."""
+        return paths.manager_of_layout(self._base.get(f"{self._root}/{self._names.layout}").data)
 
     def _create_layout(self) -> None:
         layout = paths.layout_bytes(self._wanted_manager or "hierarchical")
@@ -441,9 +454,9 @@ class TreeStore(ABC):
         return watch
 
     def _bookies(self, watch: Callable[[Any], None] | None) -> BookieView:
-        available = f"{self._root}/available"
-        readonly = set(filter(is_bookie_id, self._base.children(f"{available}/readonly", watch)))
-        writable = set(filter(is_bookie_id, self._base.children(available, watch)))  # "readonly" is no bookie id
+        # in ZooKeeper's layout "readonly" stands among the writable ones, and is no bookie id
+        places = (f"{self._root}/{self._names.readonly}", f"{self._root}/{self._names.writable}")
+        readonly, writable = (set(filter(is_bookie_id, self._base.children(place, watch))) for place in places)
         return BookieView(tuple(sorted(writable)), tuple(sorted(readonly - writable)))
 
     # registrations -----------------------------------------------------------------------------------------------------
@@ -451,7 +464,7 @@ class TreeStore(ABC):
     def _registration(self, bookie_id: BookieId, timeout_s: float) -> bytes | None:
         for readonly in (False, True):
             try:
-                path = registration_path(self._root, bookie_id, readonly)
+                path = self._names.registration(self._root, bookie_id, readonly)
                 return self._base.get(path, self._on_address, timeout_s).data
             except NoNodeError:
                 continue

@@ -26,6 +26,7 @@ from bk_core.errors import (
     NoNodeError,
 )
 from bk_core.metadata.store import BookieView
+from bk_core.metadata.tree.names import Names
 from bk_core.metadata.tree.nodes import PAUSE_S, Nodes
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.threads import Home
@@ -235,10 +236,6 @@ class BookiesWatch(_KeptWatch):
         self._callback = None  # kazoo holds this until the registry changes
 
 
-def registration_path(root: str, bookie_id: BookieId, readonly: bool) -> str:
-    return f"{root}/available/readonly/{bookie_id}" if readonly else f"{root}/available/{bookie_id}"
-
-
 class NodeRegistration:
     """The ephemeral node of one bookie. The keeper makes it again whenever it is gone while this object is open."""
 
@@ -247,6 +244,7 @@ class NodeRegistration:
         nodes: Nodes,
         keeper: Keeper,
         root: str,
+        names: Names,
         bookie_id: BookieId,
         payload: bytes,
         readonly: bool,
@@ -254,12 +252,12 @@ class NodeRegistration:
         held_s: float,
         on_close: Callable[[NodeRegistration], None],
     ) -> None:
-        """``root``: the cluster's. ``held_s``: the seconds for which the node of a dead process may stay. ``on_close`` is told when it is
-        closed, before its nodes go."""
+        """``root``, ``names``: the cluster's. ``held_s``: the seconds for which the node of a dead process may stay. ``on_close`` is told
+        when it is closed, before its nodes go."""
         self.bookie_id = bookie_id
         self._nodes = nodes
         self._keeper = keeper
-        self._root = root
+        self._root, self._names = root, names
         self._payload = payload
         self._readonly = readonly
         self._held_s = held_s
@@ -301,7 +299,7 @@ class NodeRegistration:
             self._closed = True
             self._on_close(self)
             for readonly in (False, True):
-                self._nodes.remove_own(registration_path(self._root, self.bookie_id, readonly))
+                self._nodes.remove_own(self._path(readonly))
 
     def look(self) -> None:
         with self._lock:
@@ -310,25 +308,28 @@ class NodeRegistration:
 
     def _apply(self) -> None:
         """Keep exactly one node, owned by this session. Raises NodeExistsError while another session's is in the way."""
-        path = registration_path(self._root, self.bookie_id, self._readonly)
+        path = self._path(self._readonly)
         owner = self._owner(path)
         if owner is None:
             self._create(path)
             owner = self._owner(path)  # this sets the watch that notices the loss of the node
         if owner != self._nodes.session_id():
             raise NodeExistsError(f"bookie {self.bookie_id} is registered by another process", bookie=self.bookie_id)
-        self._nodes.remove_own(registration_path(self._root, self.bookie_id, not self._readonly))
+        self._nodes.remove_own(self._path(not self._readonly))
+
+    def _path(self, readonly: bool) -> str:
+        return self._names.registration(self._root, self.bookie_id, readonly)
 
     def _create(self, path: str) -> None:
         try:
-            self._nodes.create(path, self._payload, ephemeral=True, under=f"{self._root}/available")
+            self._nodes.create(path, self._payload, ephemeral=True, under=f"{self._root}/{self._names.writable}")
         except NodeExistsError:
             pass  # the caller looks at its owner
         except NoNodeError:
-            available = f"{self._root}/available"
+            available = f"{self._root}/{self._names.writable}"
             if not self._readonly or not self._nodes.exists(available):
                 raise MetadataError(f"{available} does not exist: the cluster was not initialised") from None
-            self._nodes.ensure(f"{available}/readonly")
+            self._nodes.ensure(f"{self._root}/{self._names.readonly}")
             raise MetadataOutcomeUnknownError(f"{path} had no parent; it has one now") from None
 
     def _owner(self, path: str) -> int | None:

@@ -42,6 +42,11 @@ def test_hosts_get_their_ports() -> None:
         ("zk://[::1/l", r"hosts of 'zk://\[::1/l' cannot be read"),
         ("zk://[u:hunter2@h/l", "hosts of 'zk://h/l' cannot be read"),
         ("etcd://[host]/l", "cannot be read"),
+        ("zk+apache://h/l", "no metadata store is known"),
+        ("etcd://h/l?bookies=cookies", "unknown option 'bookies'"),
+        ("etcd+apache://h/l?bookies=h1:3181,name", "names 'name': write cookies"),
+        ("etcd+apache://h/l?bookies=h1:99999", "names 'h1:99999': write cookies"),
+        ("etcd+apache://h/l?bookies=h1:31:81", "names 'h1:31:81': write cookies"),
         ("zk://ho\u2100st/l", "cannot be read"),
     ],
 )
@@ -62,3 +67,11 @@ def test_what_may_be_a_password_is_not_shown() -> None:
     assert shown("zk://u:hunter2@h/l?password=hunter2") == "zk://h/l?..."
     assert shown("u:hunter2@h?x") == "h" and shown("zk://h/l#hunter2") == "zk://h/l#..."
     assert "hunter2" not in repr(parse("zk://h/l?user=hunter2"))
+
+
+def test_the_bookies_of_apaches_layout() -> None:
+    """metadata.md 6.5"""
+    plain = parse("etcd+tls+apache://h1:2379;h2:2379/clusters/c1")
+    assert (plain.layout, plain.by_tls, plain.root, plain.bookies) == ("apache", True, "/clusters/c1", ())
+    assert parse("etcd+apache://h/l?bookies=cookies").bookies == "cookies"
+    assert parse("etcd+apache://h/l?bookies=h1:1;h2:2,h1:1").bookies == ("h1:1", "h2:2")
