@@ -163,8 +163,7 @@ ETCD_SUITES := $(addprefix tests/integration/test_,endings.py aio.py log_writer.
 etcd-tests: setup
 	@$(ENV) BK_TEST_METADATA=etcd $(BIN)/pytest -q $(ETCD_SUITES) -m "not apache" -k "not zookeeper and not wrong_clocks"
 
-# The driver is there as 4.17.3 alone, so bookies and Java's client are of that release. It takes up to ten minutes, most of them for
-# bookies that lose their registration by themselves.
+# The driver is there as 4.17.3 alone, so bookies and Java's client are of that release. It takes some minutes.
 ## a cluster of Apache's bookies on Apache's own driver for etcd, beside Java's client (needs Maven once)
 apache-etcd: setup
 	@$(SAY) "Apache's driver for etcd"

@@ -19,7 +19,7 @@
     │   ├── AddQuorumTimeoutError, DuplicateEntryIdError, WriteFailedError, LedgerListedError, InternalError
     ├── MetadataError                 the metadata store
     │   ├── MetadataUnavailableError (MetadataTlsError (MetadataHostNameError)), MetadataOutcomeUnknownError, MetadataFormatError,
-    │   ├── NodeExistsError, NoNodeError, VersionConflictError, CollectionRefusedError, LayoutMismatchError,
+    │   ├── NodeExistsError, NoNodeError, VersionConflictError, CollectionRefusedError, NoAutoRecoveryError, LayoutMismatchError,
     │   ├── NoClusterError, ClusterChangedError, MetadataDeniedError, MetadataAuthError, MetadataContradictionError, ClusterExistsError
     ├── LogError                      a log as a whole
     │   ├── NoSuchLogError (NoSuchLogRootError), LogExistsError, LogTakenOverError, LogDataLossError, LogHistoryError, LogSchemaError,

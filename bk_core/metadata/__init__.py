@@ -62,7 +62,7 @@ def open_store(
 
     ``etcd+apache://h1:2379/scope`` (and ``etcd+tls+apache://``) is etcd with the keys of Apache BookKeeper's own driver. ``bookies`` in
     the query names those that count as writable although they are not registered: ``host:port`` of each, or ``cookies`` for all that have
-    a cookie; with that driver bookies lose their registration while they serve (metadata.md 6.1).
+    a cookie; with that driver bookies may lose their registration while they serve (metadata.md 6.1).
 
     No call on the store takes much longer than ``timeout_s``. By default logs live beside the ledgers root, at ``<ledgers root>-logs``;
     clusters that have logs at ``bk-logs``, the default of earlier versions, keep them there (OWN-8). Raises InvalidArgumentError,

@@ -1,8 +1,8 @@
 """The metadata store in etcd with the keys of Apache BookKeeper's own driver (metadata.md 6.2, 6.3).
 
 The keys of a cluster lie below its scope, which is the root here. What ledgers, cookies and registrations hold is the same as in ZooKeeper;
-only registrations of Apache's bookies are empty. The driver's bookies lose their registration while they serve (6.1), so a bookie without
-one is not taken for lost.
+only registrations of Apache's bookies are empty. The driver's bookies may lose their registration while they serve (6.1), so one without
+it is not taken for lost.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class ApacheEtcdStore(EtcdStore):
     # bookies ----------------------------------------------------------------------------------------------------------
 
     def unregistered(self) -> str:
-        return "with Apache's driver for etcd bookies lose their registration while they serve (docs/metadata.md 6.1)"
+        return "with Apache's driver for etcd bookies may lose their registration while they serve (docs/metadata.md 6.1)"
 
     def _bookies(self, watch: Callable[[Any], None] | None) -> BookieView:
         """Return those that are registered, and those that count as writable all the same."""
