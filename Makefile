@@ -143,9 +143,9 @@ sanitize-suite: setup
 	@$(SAY) "tests with sanitized kernels"
 	@$(ENV) PYTHON="$$PWD/$(BIN)/python" sh native/sanitize_suite.sh $(or $(PYTEST_ARGS),tests)
 
-## bent frames, mad requests, bent entries, then edited texts (tests/fuzz). MINUTES for each, SEED
+## bent frames, mad requests, doors, bent entries, then edited texts (tests/fuzz). MINUTES for each, SEED
 fuzz: setup
-	@$(ENV) for module in $(filter frames requests entries stored,$(basename $(notdir $(wildcard tests/fuzz/*.py)))); do \
+	@$(ENV) for module in $(filter frames requests handshakes secured_frames entries stored,$(basename $(notdir $(wildcard tests/fuzz/*.py)))); do \
 	  $(BIN)/python -m tests.fuzz $$module --seconds $$(($(MINUTES) * 60)) $(if $(SEED),--seed $(SEED)) || exit 1; done
 
 ## 336,776 flights through a log while a bookie and the driver are killed; report in demo-out/

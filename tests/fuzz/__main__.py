@@ -15,7 +15,11 @@ import time
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("module", help="frames: to the client; requests: to the bookie; entries: to the reader; stored: edited texts")
+    parser.add_argument(
+        "module",
+        help="frames: to the client; requests: to the bookie; handshakes, secured_frames: both with TLS and SASL; entries: to the reader; "
+        "stored: edited texts",
+    )
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=None, help="by default another one each time")
     parser.add_argument("--case", type=int, default=None, help="only this one")

@@ -17,11 +17,13 @@ _TIMEOUT_S = 10.0  # of one connection of one case: far more than any case takes
 
 @dataclass(eq=False)
 class Connection:
-    """``sent``: all bytes that went to the client, made of so many ``frames``. ``client_gone`` is set when the client has closed."""
+    """``sent``: all bytes that went to the client, made of so many ``frames``; the first ``spared`` of them are not bent. ``client_gone``
+    is set when the client has closed."""
 
     client: socket.socket
     bookie: socket.socket
     bender: Bender
+    spared: int = 0
     sent: bytearray = field(default_factory=bytearray)
     client_gone: threading.Event = field(default_factory=threading.Event)
     frames: int = 0
@@ -74,12 +76,21 @@ class BentBookie:
             client.settimeout(_TIMEOUT_S)
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
-                bender = Bender(random.Random(self._rng.getrandbits(64)), self._protocol, self._rate)
-                connection = Connection(client, bookie, bender)
-                self.connections.append(connection)
-                swallow = self._swallow
-            threading.Thread(target=self._requests, args=(connection, swallow), daemon=True).start()
-            threading.Thread(target=self._answers, args=(connection,), daemon=True).start()
+                rng = random.Random(self._rng.getrandbits(64))
+            self.meet(client, bookie, rng)
+
+    def meet(self, client: socket.socket, bookie: socket.socket, rng: random.Random) -> None:
+        """Stand between these two from now on."""
+        self.join(client, bookie, rng)
+
+    def join(self, client: socket.socket, bookie: socket.socket, rng: random.Random, spared: int = 0) -> None:
+        """Carry frames between these two, of which the first ``spared`` answers are not bent."""
+        with self._lock:
+            connection = Connection(client, bookie, Bender(rng, self._protocol, self._rate), spared)
+            self.connections.append(connection)
+            swallow = self._swallow
+        threading.Thread(target=self._requests, args=(connection, swallow), daemon=True).start()
+        threading.Thread(target=self._answers, args=(connection,), daemon=True).start()
 
     def _requests(self, connection: Connection, swallow: float) -> None:
         rng = random.Random(connection.bender.rng.getrandbits(64))
@@ -96,7 +107,8 @@ class BentBookie:
         with suppress(OSError), connection.bookie.makefile("rb") as source:
             while not bender.cut and (frame := _read_frame(source)) is not None:
                 connection.frames += 1
-                for piece in bender.pieces(bender.frame(frame[4:])):
+                sent = frame if connection.frames <= connection.spared else bender.frame(frame[4:])
+                for piece in bender.pieces(sent):
                     connection.sent += piece
                     connection.client.sendall(piece)
         with suppress(OSError):

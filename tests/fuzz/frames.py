@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import bk_core
-from bk_core.bookie.server import EmbeddedBookie
+from bk_core.bookie.embedded import BookieOptions, EmbeddedBookie
 from bk_core.client.client import BookKeeper
 from bk_core.errors import BkError, RemoteProtocolError, UnauthorizedError
 from bk_core.metadata import open_store
@@ -41,6 +41,7 @@ from bk_core.protocol.wire.batch_parts import BodyCheck
 from bk_core.protocol.wire.frames import FRAME_BYTES_MAX, FrameReader
 from bk_core.protocol.wire.messages import Status
 from tests.fuzz.bent_bookie import BentBookie
+from tests.fuzz.doorways import Doorway
 
 MS = 1_000_000
 PASSWORD = b"pw"
@@ -125,22 +126,25 @@ class Routed:
 
 
 class World:
-    """Four bookies in this process, each with somebody in front of it who may bend its answers, and two ledgers on three of them."""
+    """Four bookies in this process, each with somebody in front of it who may bend its answers, and two ledgers on three of them. With a
+    ``doorway`` the bookies ask who comes, and ``bent_at`` makes who is in front of the bookie at a port."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, doorway: Doorway | None = None, bent_at: Callable[[int], BentBookie] = BentBookie) -> None:
         self.uri = f"memory://fuzz-{directory.name}"
+        self._security = None if doorway is None else doorway.security()
         self.alarms = Alarms()
         with ExitStack() as opened:
             store = open_store(self.uri)
             opened.callback(store.close)
             store.initialize_cluster()
-            self.bookies = [EmbeddedBookie(directory / str(n), "127.0.0.1", 0, store).start() for n in range(4)]
+            options = BookieOptions() if doorway is None else BookieOptions(door=doorway.door, security=self._security)
+            self.bookies = [EmbeddedBookie(directory / str(n), "127.0.0.1", 0, store, options).start() for n in range(4)]
             for bookie in self.bookies:
                 opened.callback(bookie.close)
-            self.bent = {bookie.bookie_id: BentBookie(bookie.port) for bookie in self.bookies}
+            self.bent = {bookie.bookie_id: bent_at(bookie.port) for bookie in self.bookies}
             for bent in self.bent.values():
                 opened.callback(bent.close)
-            self.clean = opened.enter_context(bk_core.connect(self.uri))
+            self.clean = opened.enter_context(bk_core.connect(self.uri, security=self._security))
             with self.clean.create_ledger(password=PASSWORD, digest_type="MAC") as writer:
                 writer.append_many(PAYLOADS)
             self.closed = writer.ledger_id
@@ -163,7 +167,7 @@ class World:
         routes = {bookie: ("127.0.0.1", self.bent[bookie].port) for bookie in bent}
         store: Any = Routed(open_store(self.uri), routes)
         settings: dict[str, Any] = {"limits": LIMITS, "operation_timeout_s": OPERATION_TIMEOUT_S, "quarantine_s": 0.0}
-        return bk_core.connect(self.uri, protocol=protocol, store=store, **settings)
+        return bk_core.connect(self.uri, protocol=protocol, store=store, security=self._security, **settings)
 
     def frames_sent(self) -> int:
         return sum(connection.frames for bent in self.bent.values() for connection in bent.connections)

@@ -13,6 +13,7 @@ import random
 import select
 import shutil
 import socket
+import ssl
 import struct
 import tempfile
 import time
@@ -22,11 +23,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bk_core.bookie.embedded import EmbeddedBookie
+from bk_core.bookie.embedded import BookieOptions, EmbeddedBookie
 from bk_core.errors import BkError, RemoteProtocolError
 from bk_core.protocol.entry.digests import master_key
 from bk_core.protocol.wire import messages as m
 from bk_core.protocol.wire.connection import ServerProtocol, decode_response, encode_request
+from tests.fuzz.doorways import Doorway
 
 KEY = master_key(b"fuzz")
 OTHER_KEY = master_key(b"not fuzz")
@@ -178,8 +180,8 @@ def read_plainly(data: bytes) -> Reading:
 class Peer:
     """Sends bytes in given pieces and collects answers at the same time, so that neither side waits for the other."""
 
-    def __init__(self, port: int) -> None:
-        self.sock = socket.create_connection(("127.0.0.1", port), timeout=ANSWER_S)
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
         self.received = bytearray()
         self.ended = False
 
@@ -201,7 +203,7 @@ class Peer:
                     while ends[0] <= at:
                         del ends[0]
                     at += self.sock.send(data[at : ends[0]])
-            except BlockingIOError:
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 continue
             except OSError:
                 self.ended = True
@@ -226,9 +228,9 @@ class Peer:
 class Probe:
     """An honest peer of one bookie, whose adds are synced and read back."""
 
-    def __init__(self, bookie: EmbeddedBookie) -> None:
+    def __init__(self, bookie: EmbeddedBookie, sock: socket.socket) -> None:
         self.bookie = bookie
-        self._sock = socket.create_connection(("127.0.0.1", bookie.port), timeout=ANSWER_S)
+        self._sock = sock
         self._file = self._sock.makefile("rb")
         self._count = 0
 
@@ -245,6 +247,11 @@ class Probe:
             raise Wrong(f"an honest peer is served wrongly: {added} {found}")
         if self.bookie.failed.is_set():
             raise Wrong("the bookie's loop has ended")
+
+    def await_turn(self) -> None:
+        """Return when the bookie has dealt with what others had sent before this call."""
+        for _ in range(2):  # it may be dealing with this peer before the others at the first time
+            self._ask(m.ReadRequest(2, HONEST, 1))
 
     def _ask(self, request: m.Request) -> m.Response:
         self._sock.sendall(encode_request(request, "v3"))
@@ -265,11 +272,15 @@ class _Tracebacks(logging.Handler):
 
 
 class World:
-    def __init__(self, stack: ExitStack, directory: Path) -> None:
+    """With a ``doorway``, the bookies ask who comes, and whatever is sent is sent behind an honest entrance."""
+
+    def __init__(self, stack: ExitStack, directory: Path, doorway: Doorway | None = None) -> None:
+        self._doorway = doorway
+        options = BookieOptions(door=None if doorway is None else doorway.door)
         self.whole, self.pieces, self.third = (
-            stack.enter_context(EmbeddedBookie(directory / name)) for name in ("whole", "pieces", "third")
+            stack.enter_context(EmbeddedBookie(directory / name, options=options)) for name in ("whole", "pieces", "third")
         )
-        self.probes = [Probe(bookie) for bookie in (self.whole, self.pieces, self.third)]
+        self.probes = [Probe(bookie, self.connected(bookie)) for bookie in (self.whole, self.pieces, self.third)]
         for probe in self.probes:
             stack.callback(probe.close)
         self.errors = _Tracebacks()
@@ -281,6 +292,12 @@ class World:
         logger.setLevel(logging.ERROR)
         stack.callback(logger.setLevel, level)
 
+    def connected(self, bookie: EmbeddedBookie) -> socket.socket:
+        """Return a connection that the bookie serves."""
+        if self._doorway is None:
+            return socket.create_connection(("127.0.0.1", bookie.port), timeout=ANSWER_S)
+        return self._doorway.enter(bookie.port)
+
     def play(self, data: bytes, rng: random.Random, number: int) -> int:
         """Returns how many requests there were, as far as that can be told."""
         reading = read_plainly(data)
@@ -291,14 +308,18 @@ class World:
             self._require_patience(data, cuts)
         else:
             self._require_same(data, cuts, reading, number)
+        self.require_peace()
+        return len(reading.requests or ()) + 1
+
+    def require_peace(self) -> None:
+        """Wrong if an honest peer is not served, or if anything was logged as unexpected."""
         for probe in self.probes:
             probe.require_service()
         if self.errors.found:
             raise Wrong(f"logged: {self.errors.found.pop()}")
-        return len(reading.requests or ()) + 1
 
     def _require_end(self, data: bytes, cuts: list[int]) -> None:
-        peer = Peer(self.third.port)
+        peer = Peer(self.connected(self.third))
         try:
             peer.talk(data, cuts, lambda received: False)
         finally:
@@ -306,7 +327,7 @@ class World:
 
     def _require_patience(self, data: bytes, cuts: list[int]) -> None:
         """Half a frame: what is whole before it is answered, and the connection stays."""
-        peer = Peer(self.third.port)
+        peer = Peer(self.connected(self.third))
         try:
             peer.talk(data, cuts, lambda received: True)
             self.probes[2].require_service()  # everything sent before has been received by then
@@ -320,7 +341,7 @@ class World:
         both = [(self.whole, []), (self.pieces, cuts)]
         said: list[Counter[bytes]] = []
         for bookie, places in both:
-            peer = Peer(bookie.port)
+            peer = Peer(self.connected(bookie))
             try:
                 peer.talk(data + last, places, lambda received: received.endswith(answer) or answer in received)
                 if peer.ended:
@@ -375,11 +396,11 @@ def _cuts(rng: random.Random, size: int) -> list[int]:
 
 
 @contextmanager
-def world() -> Iterator[World]:
+def world(doorway: Doorway | None = None) -> Iterator[World]:
     directory = Path(tempfile.mkdtemp(prefix="bk-fuzz-"))
     try:
         with ExitStack() as stack:
-            yield World(stack, directory)
+            yield World(stack, directory, doorway)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
