@@ -12,7 +12,9 @@ from pathlib import Path
 
 from bk_core.bookie.children import Child
 from bk_core.client import BookKeeper
-from bk_core.errors import BkError, NoSuchLedgerError
+from bk_core.errors import BkError
+from bk_core.protocol.ledger import metadata_codec
+from bk_core.protocol.ledger.metadata import LedgerMetadata
 from bk_core.protocol.ledger.replication import eligible_fragments, open_tail_without
 from tests.soak.cluster import SoakCluster
 
@@ -80,23 +82,17 @@ class AutoRecoveries:
         return time.monotonic() - began
 
     def _left(self, bookie: str) -> int:
-        """Return the number of marks, and of ledgers that need the bookie; one more than ever while that cannot be asked."""
+        """Return the number of ledgers that are marked or need the bookie; more than ever while that cannot be asked."""
         try:
             view = self._client.bookies()
             if bookie in {*view.writable, *view.readonly}:
                 return UNKNOWN
-            marks = sum(1 for _ in self._client.store.underreplication().marked_ledgers())
-            return marks + sum(self._needs(ledger_id, bookie) for ledger_id in self._client.list_ledgers())
+            store = self._client.store
+            marked = set(store.underreplication().marked_ledgers())
+            others = store.read_ledgers(ledger_id for ledger_id in self._client.list_ledgers() if ledger_id not in marked)
+            return len(marked) + sum(_needs(metadata_codec.decode(stored.data), bookie) for _, stored in others if stored is not None)
         except BkError:
             return UNKNOWN
-
-    def _needs(self, ledger_id: int, bookie: str) -> bool:
-        try:
-            metadata = self._client.ledger_metadata(ledger_id)
-        except NoSuchLedgerError:  # the janitors delete some all the time
-            return False
-        is_read = any(bookie in span.ensemble for span in eligible_fragments(metadata))  # a fragment without entries keeps its bookies
-        return is_read or bool(open_tail_without(metadata, {one for one in metadata.last_fragment.ensemble if one != bookie}))
 
     def forget(self, bookie: str) -> None:
         """Delete the bookie's cookie, so that one with an empty disk may come under its name."""
@@ -122,3 +118,8 @@ class AutoRecoveries:
                 counts[f"autorecovery_{event['event']}"] += 1
                 counts["autorecovery_entries_copied"] += event["entries"]
         return dict(sorted(counts.items()))
+
+
+def _needs(metadata: LedgerMetadata, bookie: str) -> bool:
+    is_read = any(bookie in span.ensemble for span in eligible_fragments(metadata))  # a fragment without entries keeps its bookies
+    return is_read or bool(open_tail_without(metadata, {one for one in metadata.last_fragment.ensemble if one != bookie}))
