@@ -81,7 +81,7 @@ LAYERS = [
                                "bk_core.secrets", "bk_core.security", "bk_core.tls_files"), None),
     Layer("bk_core.metadata.access", ("bk_core.arguments", "bk_core.errors", "bk_core.kerberos", "bk_core.secrets", "bk_core.tls_files"),
           frozenset({*PURE, "ssl"})),
-    Layer("bk_core.metadata.uri", ("bk_core.display", "bk_core.errors", "bk_core.metadata.access", "bk_core.security"),
+    Layer("bk_core.metadata.uri", ("bk_core.display", "bk_core.errors", "bk_core.metadata.access", "bk_core.near", "bk_core.security"),
           frozenset({*PURE, "urllib"})),
     Layer("bk_core.net", ("bk_core.metrics", "bk_core.errors", "bk_core.threads", "bk_core.kernels", "bk_core.protocol",
                           "bk_core.security", "bk_core.tls_files"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import parse_qsl, urlsplit
@@ -10,10 +10,12 @@ from urllib.parse import parse_qsl, urlsplit
 from bk_core.display.words import host_port
 from bk_core.errors import InvalidArgumentError
 from bk_core.metadata.access import AUTH_OPTIONS, TLS_OPTIONS
+from bk_core.near import near_names
 from bk_core.security import URI_OPTIONS as OF_BOOKIES
 
 SESSION_TIMEOUT_MS = 10_000
 _DIGITS_MAX = 20
+_OF_BOOKIES = "bookie_"
 _OF_ALL = ("chroot", "log_root", "session_timeout_ms")
 _LAYOUTS = {"": None, "null": None, "hierarchical": "hierarchical", "longhierarchical": "longhierarchical", "flat": "flat"}
 _KNOWN = {"zk": "zk, zk+tls, zk+<layout>", "etcd": "etcd, etcd+tls, etcd+<layout>, etcd+apache"}
@@ -109,14 +111,21 @@ def _of_servers(uri: str, driver: str, rest: str, by_tls: bool, layout: str | No
     unknown = sorted(found.keys() - set(known) - set(OF_BOOKIES))
     if unknown or parts.fragment:
         name = (unknown or [parts.fragment])[0]
+        prefix = _OF_BOOKIES if name.startswith(_OF_BOOKIES) else ""
         if "password" in name:
-            raise InvalidArgumentError(
-                f"a URI never holds a password, as it does in {name.partition('=')[0]!r}: name a file, password_file=PATH"
-            )
+            file = f"{prefix}password_file=PATH"
+            raise InvalidArgumentError(f"a URI never holds a password, as it does in {name.partition('=')[0]!r}: name a file, {file}")
         if not unknown:  # it is not shown, because it may be the end of a password
             raise InvalidArgumentError(f"{shown(uri)!r} has a '#', behind which nothing may stand: write %23 for one in an option")
-        raise InvalidArgumentError(f"{shown(uri)!r} has an unknown option {name!r}; there are {', '.join(known)}")
+        hint = _meant(name, prefix, OF_BOOKIES if prefix else known)
+        raise InvalidArgumentError(f"{shown(uri)!r} has an unknown option {name!r}; {hint}")
     return StoreUri(driver, hosts, parts.path, by_tls, layout, found, shown(uri))
+
+
+def _meant(name: str, prefix: str, known: Sequence[str]) -> str:
+    """Return the option that is like ``name``, or all of its kind. The prefix that all of a kind have makes none like another."""
+    near = near_names(name.removeprefix(prefix), [one.removeprefix(prefix) for one in known], 1)
+    return f"did you mean '{prefix}{near[0]}'?" if near else f"there are {', '.join(known)}"
 
 
 def shown(uri: str) -> str:

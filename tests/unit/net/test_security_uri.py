@@ -65,7 +65,10 @@ def test_it_names_files(query: str, security: Security | None) -> None:
         ("bookie_trust_store_password_file=/p", "trust_store_password means nothing without trust_store"),
         ("bookie_trust_store_file=/absent.p12", "trust_store of BookieTls, '/absent.p12', cannot be used"),
         ("bookie_trust_store_password=moss-3310", "a URI never holds a password"),
-        ("bookie_caa_file=/a", "unknown option 'bookie_caa_file'"),
+        ("bookie_caa_file=/a", "unknown option 'bookie_caa_file'; did you mean 'bookie_ca_file'"),
+        ("bookie_cert=/a", "unknown option 'bookie_cert'; did you mean 'bookie_cert_file'"),
+        ("bookie_colour=red", "unknown option 'bookie_colour'; there are bookie_tls, bookie_ca_file, .*, bookie_password_file$"),
+        ("bookie_password=moss-3310", "name a file, bookie_password_file=PATH"),
     ],
 )
 def test_what_can_never_work_is_told_before_anything_is_asked(query: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
