@@ -72,7 +72,7 @@ class UnderreplicationStore(Protocol):
         """Yield the ids of marked ledgers, ascending."""
 
     def mark(self, ledger_id: int, replicas: Iterable[BookieId], created_ms: int) -> None:
-        """Ask replicators to repair a ledger. An existing mark gets the bookies it did not name."""
+        """Ask replicators to repair a ledger. An existing mark gets the bookies it did not name, and keeps its time."""
 
     def unmark(self, mark: Mark) -> bool:
         """Remove the mark of a repaired ledger. Return False if somebody marked it again meanwhile; then the mark stays."""
@@ -226,8 +226,11 @@ class MemoryUnderreplication:
     def mark(self, ledger_id: int, replicas: Iterable[BookieId], created_ms: int) -> None:
         with self._state.guard:
             old = self._state.marks.get(ledger_id)
-            known, version = (old.replicas, old.version + 1) if old else ((), 0)
-            self._state.marks[ledger_id] = Mark(ledger_id, merged(known, replicas), created_ms, version)
+            if old is None:
+                self._state.marks[ledger_id] = Mark(ledger_id, merged((), replicas), created_ms, 0)
+            else:
+                since_ms = old.created_ms or created_ms
+                self._state.marks[ledger_id] = Mark(ledger_id, merged(old.replicas, replicas), since_ms, old.version + 1)
 
     def unmark(self, mark: Mark) -> bool:
         with self._state.guard:

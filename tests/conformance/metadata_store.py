@@ -217,7 +217,7 @@ def _check_underreplication(one: MetadataStore, two: MetadataStore, open_store: 
     mine.mark(3, ["bk2:3181", "bk1:3181"], 18)
     assert not other.unmark(mark)
     mark = other.mark_of(3)
-    assert mark is not None and mark.replicas == ("bk1:3181", "bk2:3181")
+    assert mark is not None and (mark.replicas, mark.created_ms) == (("bk1:3181", "bk2:3181"), 17)
     assert other.unmark(mark) and other.mark_of(3) is None and list(mine.marked_ledgers()) == [2**40]
     far = mine.mark_of(2**40)
     assert far is not None and mine.unmark(far)
