@@ -51,10 +51,9 @@ def open_store(
     separated by ``;`` or ``,``. Query: ``chroot=/x`` puts everything below ``/x``; ``session_timeout_ms`` is the ZooKeeper session's;
     ``log_root=/x`` is where logs live, unless ``log_root`` says so. ``zk+tls://`` (and ``zk+tls+flat://``) is ZooKeeper by TLS, at port
     2281 where none is named. ``auth`` is who this client is at ZooKeeper, ``tls`` is about the certificates; without it those of the system
-    are trusted. Both may stand in the query as well: ``auth`` (sasl, digest, x509), ``user``, ``password_file`` (or the variable
-    BK_ZOOKEEPER_PASSWORD), ``acl``, ``readers`` (with commas); ``ca_file``, ``cert_file``, ``key_file``, ``key_password_file``,
-    ``verify_host=false``. The files are read in each process that opens the store. Options that begin with ``bookie_`` are about the
-    connections to bookies, and of no matter here.
+    are trusted. Both may stand in the query as well (docs/site/pages/guides/secrets.md has the list), with the names of files for all
+    that is secret. The files are read in each process that opens the store. Options that begin with ``bookie_`` are about the connections
+    to bookies, and of no matter here.
 
     ``etcd://h1:2379;h2:2379/ledgers`` is etcd with the same paths as keys, as Pulsar keeps them, and the same options and suffixes, at port
     2379 in any case. Its identity is an EtcdAuth: ``user``, and ``password_file`` or the variable BK_ETCD_PASSWORD. It needs the package
