@@ -34,7 +34,8 @@ class ServiceInfo:
 
 
 def bookie_service_info(host: str, port: int) -> ServiceInfo:
-    """Return the registration of a bookie without TLS and without an HTTP server."""
+    """Return the registration of an embedded bookie, which has no HTTP server. It has no extension ``tls``, which Java's bookies name if
+    they have TLS."""
     return ServiceInfo((Endpoint("bookie", port, host, BOOKIE_PROTOCOL),))
 
 
