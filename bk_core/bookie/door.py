@@ -43,7 +43,7 @@ class Door:
                 "roles stand in clients' certificates: they need client_ca, and no users_file and no kerberos can be beside them"
             )
         if not all(role and role == role.strip() and "," not in role for role in self.roles):
-            raise InvalidArgumentError(f"roles must be names without commas, not {self.roles!r}")
+            raise InvalidArgumentError(f"roles must be names without commas, and without blanks around them, not {self.roles!r}")
         if self.cert is None and not asks:
             raise InvalidArgumentError("Door() asks for nothing: give it cert, users_file or kerberos, or leave it out")
 

@@ -23,7 +23,8 @@ from bk_core.protocol.wire.messages import BatchReadRequest, BookieInfoRequest, 
 if TYPE_CHECKING:
     from bk_core.client.client import BookKeeper
 
-ANSWERS, REFUSES, SILENT, UNKNOWN_ADDRESS, FOREIGN = "answers", "refuses", "silent", "unknown address", "no bookie"
+ANSWERS, REFUSES, NOT_ADMITTED = "answers", "refuses", "not admitted"
+SILENT, UNKNOWN_ADDRESS, FOREIGN = "silent", "unknown address", "no bookie"
 TIMEOUT_S = 3.0
 _AT_ONCE = 16
 _FRAME_BYTES_MAX = 1 << 16  # of answers to these requests, which carry no entry
@@ -33,8 +34,9 @@ _PROTOCOLS: tuple[Protocol, ...] = ("v2", "v3")
 
 @dataclass(frozen=True, slots=True)
 class BookieProbe:
-    """The answers of one bookie. ``state`` is "answers", "refuses" (nothing listens there), "silent" (no answer in time), "unknown
-    address", or "no bookie" (another program, or one that hangs up); ``problem`` says more unless it answers.
+    """The answers of one bookie. ``state`` is "answers", "refuses" (nothing listens there, or the connection broke), "not admitted" (TLS or
+    authentication failed), "silent" (no answer in time), "unknown address", or "no bookie" (another program, or one that hangs up);
+    ``problem`` says more unless it answers.
 
     ``connect_ns`` is the time that a connection took, ``round_trips_ns`` the times of single requests by protocol. ``total_bytes`` and
     ``free_bytes`` are those of its ledger disks; ``batch_reads`` tells if it has batch reads, as releases from 4.17 on do. None stands for
@@ -101,7 +103,7 @@ class _Probing:
         except ConnectionRefusedError:
             return BookieProbe(self._bookie, REFUSES, "nothing listens there", address)
         except BookieSecurityError as error:
-            return BookieProbe(self._bookie, REFUSES, str(error.args[0]), address)
+            return BookieProbe(self._bookie, NOT_ADMITTED, str(error.args[0]), address)
         except TimeoutError:
             return BookieProbe(self._bookie, SILENT, f"no answer within {self._timeout_s:g} s", address)
         except socket.gaierror as error:

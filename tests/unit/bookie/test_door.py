@@ -286,7 +286,7 @@ def test_bookies_ask_each_other_by_the_same_door(world: World, tmp_path: Path) -
         assert all(probe.answers and probe.total_bytes for probe in probes.values()) and len(probes) == 3
     with bookies(world, tmp_path / "other", kind, 1) as (uri, _), bk_core.connect(uri, security=world.security("mutual tls")) as client:
         (probe,) = probe_bookies(client, client.bookies().writable).values()
-        assert probe.state == "refuses" and "wants clients that authenticate" in probe.problem
+        assert probe.state == "not admitted" and "wants clients that authenticate" in probe.problem
 
 
 def test_new_certificates_and_users_need_no_restart(world: World, tmp_path: Path) -> None:
@@ -337,6 +337,7 @@ def test_a_file_of_users_that_says_something_else_is_refused_and_not_shown(tmp_p
         (lambda: Door("c", roles=("a",)), "roles stand in clients' certificates: they need client_ca"),
         (lambda: Door("c", None, "ca", "users", ("a",)), "no users_file and no kerberos can be beside them"),
         (lambda: Door("c", None, "ca", None, ("a,b",)), "roles must be names without commas"),
+        (lambda: Door("c", None, "ca", None, ("a", " b")), "and without blanks around them, not"),
         (lambda: Door("/absent.pem").check(), "cert of Door, /absent.pem, cannot be used"),
         (lambda: Door(users_file="/absent").check(), "the users in '/absent' cannot be read"),
         (lambda: bk_core.local_cluster(tls=True, apache="4.18.0"), "tls, sasl and kerberos are those of embedded bookies"),
