@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import bk_core
@@ -16,15 +17,18 @@ from bk_core.errors import LedgerFencedError
 from bk_core.protocol.ledger.metadata import LedgerState
 from tests.integration.patience import PATIENT, until
 from tests.integration.test_secured_bookies import THREE
+from tests.secured_matrix.table import Sign
 from tests.secured_matrix.worlds import World
 from tests.soak.history import digests
-from tests.soak.java_side import JavaFailedError, JavaProcess
+from tests.soak.java_side import JavaProcess
 from tests.soak.workload import PASSWORD, payload
 
 COUNT = 120
 LARGE = b"y" * 1_000_000
 _JAVA_S = 90.0
 _JAVA_FENCED = "-101"
+_JAVA_TOO_FEW_BOOKIES = "-6"
+_LOGGED_S = 10.0  # bookies write their logs while the client already has its error
 LIMITS = replace(PATIENT, long_poll_ns=300_000_000)
 """With long polls so short that one has ended before there is an entry, so that it is seen to have waited."""
 
@@ -64,13 +68,23 @@ def java_writes(sides: Sides, count: int = COUNT) -> int:
     return ledger_id
 
 
-def java_comes_in(sides: Sides) -> bool:
-    """Return True if Java can write anything at all."""
-    try:
-        java_writes(sides, 1)
-    except (JavaFailedError, AssertionError):
-        return False
-    return True
+def java_comes_in(sides: Sides, signs: Sequence[Sign], directory: Path) -> bool:
+    """Return True if Java can write. Return False if none of the bookies took its entry and the logs in ``directory`` have since got one of
+    the signs. Raises AssertionError if it failed in another way, and JavaFailedError."""
+    before = {path: path.stat().st_size for sign in signs for path in directory.glob(sign.files)}
+    answers: list[list[str]] = []
+    sides.ask(f"write {sides.ask('create 3 3 2')[1]} 1", answers.append)
+    if answers == [["ack", "0"]]:
+        return True
+    assert answers == [["nack", "0", _JAVA_TOO_FEW_BOOKIES]], f"Java did not fail as it may: {answers}"
+    told = " or ".join(f"{sign.text!r} in {sign.files}" for sign in signs)
+    until(lambda: any(_is_told(sign, directory, before) for sign in signs), f"Java failed without {told}", _LOGGED_S)
+    return False
+
+
+def _is_told(sign: Sign, directory: Path, before: Mapping[Path, int]) -> bool:
+    """Return True if a log has the sign behind what was there before."""
+    return any(sign.text.encode() in path.read_bytes()[before.get(path, 0) :] for path in directory.glob(sign.files))
 
 
 def java_appends(sides: Sides, ledger_id: int, count: int) -> None:

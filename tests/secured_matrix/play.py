@@ -16,11 +16,12 @@ from pyspark.sql import SparkSession
 from bk_core.bookie.zookeeper_process import ZooKeeperProcess
 from tests import quick_java
 from tests.secured_matrix import operations
+from tests.secured_matrix.logs import client_log, shown_secrets
 from tests.secured_matrix.operations import Sides, sides_at
 from tests.secured_matrix.refusals import REFUSALS, play_refusal
 from tests.secured_matrix.spark_work import Jobs
-from tests.secured_matrix.table import JAVA, JAVA_STAYS_OUT, OPERATIONS, SPARK, Cell, Row, argued, java_may_stay_out
-from tests.secured_matrix.worlds import Keys, World, made_keys, made_world, without_kerberos
+from tests.secured_matrix.table import JAVA, JAVA_STAYS_OUT, OPERATIONS, SPARK, Cell, Row, argued, signs_outside
+from tests.secured_matrix.worlds import SECRETS, Keys, World, made_keys, made_world, without_kerberos
 
 TOGETHER: Sequence[tuple[tuple[str, Callable[[Sides], str]], tuple[str, Callable[[Sides], str]]]] = (
     (("write", operations.write), ("Java writes", operations.write_by_java)),
@@ -52,9 +53,11 @@ def play_all(
     *,
     with_spark: bool = True,
     keep: Callable[[Sequence[Row]], object] = lambda _rows: None,
-) -> None:
-    """Play the rows, those of one place on one cluster. Without Spark its columns are left out. ``keep`` gets the rows of each place."""
+) -> list[str]:
+    """Play the rows, those of one place on one cluster. Without Spark its columns are left out. ``keep`` gets the rows of each place.
+    Return the logs in which a password stands: there must be none."""
     with ExitStack() as stack:
+        stack.enter_context(client_log(directory / "client.log"))
         keys = stack.enter_context(made_keys(directory / "keys"))
         # Spark's workers keep a client for each cluster that they have met, so there are more connections than ZooKeeper takes by default
         keeper = stack.enter_context(ZooKeeperProcess(directory / "zookeeper", settings={"maxClientCnxns": "0"}))
@@ -63,6 +66,7 @@ def play_all(
             mine = [row for row in rows if row.place == place]
             _play_place(mine, keys, keeper, directory, spark, say)
             keep(mine)
+    return shown_secrets(directory, SECRETS)
 
 
 def _play_place(
@@ -91,9 +95,9 @@ def _play_place(
 
 def _play_row(row: Row, world: World, spark: SparkSession | None) -> None:
     with sides_at(world, row.protocol) as sides, tempfile.TemporaryDirectory() as checkpoint:
-        if java_may_stay_out(row.place) and not operations.java_comes_in(sides):
+        if (outside := _java_outside(row, world, sides)) is not None:
             sides.java = None
-            row.cells |= {name: Cell("argued", JAVA_STAYS_OUT) for name in JAVA}
+            row.cells |= {name: outside for name in JAVA}
         for (ours, we), (theirs, java) in TOGETHER:
             beside = None if theirs in row.cells else sides.pool.submit(_cell, lambda java=java: java(sides))  # type: ignore[misc]
             row.cells[ours] = _cell(lambda we=we: we(sides))  # type: ignore[misc]
@@ -106,6 +110,15 @@ def _play_row(row: Row, world: World, spark: SparkSession | None) -> None:
         for name in REFUSALS:
             if name not in row.cells:
                 row.cells[name] = _cell(lambda name=name: play_refusal(world, row.protocol, name))  # type: ignore[misc]
+
+
+def _java_outside(row: Row, world: World, sides: Sides) -> Cell | None:
+    """Return what is to be said of Java where it does not come in: argued for the known reason, failed for any other one."""
+    signs = signs_outside(row.place, row.protocol)
+    if not signs:
+        return None
+    tried = _cell(lambda: "" if operations.java_comes_in(sides, signs, world.cluster.directory) else Cell("argued", JAVA_STAYS_OUT))
+    return None if tried.state == "passed" else tried
 
 
 def _cell(play: Callable[[], str | Cell]) -> Cell:

@@ -40,6 +40,14 @@ class Place:
         return f"{self.bookies} {self.transport} {self.auth}"
 
 
+@dataclass(frozen=True)
+class Sign:
+    """A text that one of the files must have, which ``files`` names as a pattern below the folder of a place."""
+
+    files: str
+    text: str
+
+
 @dataclass
 class Cell:
     """One operation in one row. ``note`` is the reason where it is argued, the error where it failed, and otherwise what was seen."""
@@ -77,13 +85,20 @@ def argued(place: Place, operation: str) -> str | None:
 
 
 JAVA_STAYS_OUT = (
-    "Java's client does not come in at Apache's own bookies by TLS and SASL together over this wire (wire-protocol.md 10.4), as was seen"
+    "Java's client does not come in at Apache's own bookies by TLS and SASL together over this wire (wire-protocol.md 10.4), as was seen "
+    "and stands in the logs"
 )
+UNDECODED = Sign("java.log", "unknown response : op code = 6")
+NOT_TLS = Sign("bookie-*/bookie.log", "NotSslRecordException")
 
 
-def java_may_stay_out(place: Place) -> bool:
-    """Return True where Apache's client and Apache's bookies may fail at each other, by no fault of ours."""
-    return place.bookies != EMBEDDED and place.transport != "plain" and place.auth != "none"
+def signs_outside(place: Place, protocol: str) -> tuple[Sign, ...]:
+    """Return what stands in the logs, at least one of it, where Java's client and Apache's bookies fail at each other by no fault of ours;
+    nothing where Java comes in. Document: wire-protocol.md 10.4."""
+    if place.bookies == EMBEDDED or place.transport == "plain" or place.auth == "none":
+        return ()
+    old = (NOT_TLS,) if place.bookies == "4.14.7" else ()
+    return (*old, UNDECODED) if protocol == "v2" else old
 
 
 def is_good(rows: Sequence[Row]) -> bool:

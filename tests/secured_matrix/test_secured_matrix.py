@@ -41,7 +41,7 @@ def test_certificates_and_a_password_serve_both_clients_and_refuse_others(tmp_pa
         pytest.skip("no javac to compile the Java side")
     row = Row(PLACE, protocol)
     told: list[str] = []
-    play_all([row], tmp_path, told.append, with_spark=False)
+    assert play_all([row], tmp_path, told.append, with_spark=False) == [], "a log shows a password"
     assert is_good([row]), told
     assert set(row.cells) == set(OPERATIONS) and {row.cells[name].state for name in SPARK} == {"left out"}
     refused = {name for name, cell in row.cells.items() if cell.state == "refused"}

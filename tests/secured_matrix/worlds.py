@@ -39,6 +39,9 @@ from tests.soak.java_side import JavaProcess
 BOB = f"bob@{REALM}"
 """A principal that the bookies do not admit (saslJaasClientAllowedIds)."""
 (USER, PASSWORD), *_ = BOOKIE_USERS.items()
+WRONG_PASSWORD = "another-5512"
+SECRETS = (*BOOKIE_USERS.values(), WRONG_PASSWORD)
+"""The passwords of all users, and the wrong one: they are to stand in no log."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ class Keys:
         self.bookie = self.ca.signed("bookie", HERE)
         self.client = self.ca.signed("client")
         self.password = self._secret("password", PASSWORD)
-        self.wrong_password = self._secret("wrong-password", "another-5512")
+        self.wrong_password = self._secret("wrong-password", WRONG_PASSWORD)
         self.users = self._secret("users", "".join(f"{user}:{password}\n" for user, password in BOOKIE_USERS.items()))
 
     def _secret(self, name: str, text: str) -> str:
