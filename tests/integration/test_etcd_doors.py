@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -25,12 +26,17 @@ from bk_core.errors import (
     MetadataUnavailableError,
 )
 from bk_core.metadata import EtcdAuth, MetadataTls, open_store
-from bk_core.metadata.etcd.connection import Pem
+from bk_core.metadata.etcd._proto import etcd_pb2 as pb
+from bk_core.metadata.etcd.connection import Failure, Pem
+from bk_core.metadata.etcd.words import Meaning, meaning_of
 from bk_core.secrets import SecretFile
 from tests.etcd_control import Control
+from tests.integration.patience import until
 from tests.integration.secured_zookeeper import Authority
 
 STORE_PASSWORD = "fern-7316"
+TOKEN_S = 2
+"""The time of a token that nobody uses."""
 ROOT, FLIGHTS = ("root", "granite-1"), ("flights", "ink-7041")
 
 
@@ -68,7 +74,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 @pytest.fixture(scope="module")
 def users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdProcess]:
-    with EtcdProcess(tmp_path_factory.mktemp("etcd-users"), arguments=["--auth-token-ttl", "2"]) as process:
+    with EtcdProcess(tmp_path_factory.mktemp("etcd-users"), arguments=["--auth-token-ttl", f"{TOKEN_S}"]) as process:
         Control(process.connect_string).enable_users({"root": (ROOT[1], ""), "flights": (FLIGHTS[1], "/ledgers")})
         with closing(open_store(f"etcd://{process.connect_string}/ledgers", auth=EtcdAuth(*FLIGHTS))) as store:
             store.initialize_cluster()
@@ -170,12 +176,30 @@ def test_a_user_gets_in_by_password_file_and_variable(users: EtcdProcess, tmp_pa
         assert client.store.cluster_id()
 
 
+def ended_token(store: Any) -> str:
+    """Return the token of a connection when etcd takes it no more. A question gives a token its whole time again, so each is asked behind a
+    pause that is longer."""
+    connection, answers = store._link.connection, SimpleQueue[Any]()
+    token: str = connection.token
+    deadline = time.monotonic() + 60
+    while True:
+        time.sleep(TOKEN_S + 1)
+        connection.ask("range", pb.RangeRequest(key=b"/ledgers/LAYOUT"), 10, answers.put)
+        answer = answers.get(timeout=20)
+        if isinstance(answer, Failure):
+            assert (answer.code, meaning_of(answer.code, answer.words)) == ("UNAUTHENTICATED", Meaning.TOKEN), answer
+            assert connection is store._link.connection and connection.token == token
+            return token
+        assert time.monotonic() < deadline, "etcd keeps a token for ever"
+
+
 def test_a_token_that_has_ended_is_made_anew(users: EtcdProcess) -> None:
     with closing(open_store(f"etcd://{users.connect_string}/ledgers", auth=EtcdAuth(*FLIGHTS))) as store:
         assert store.instance_id() is not None
-        time.sleep(4)  # twice the time of a token that nobody uses
+        before = ended_token(store)
         store.create("logs/token", b"")
         store.delete("logs/token")
+        assert store._link.connection.token not in ("", before)  # type: ignore[attr-defined]
 
 
 def test_watches_go_on_after_a_token_has_ended(users: EtcdProcess) -> None:
@@ -184,15 +208,18 @@ def test_watches_go_on_after_a_token_has_ended(users: EtcdProcess) -> None:
         store.create("logs/watched", b"0")
         called: list[str] = []
         store.watch("logs/watched", lambda: called.append("before"))
-        time.sleep(4)  # twice the time of a token that nobody uses
+        watching: Any = store._watching  # type: ignore[attr-defined]
+        until(lambda: watching._stream is not None and len(watching._stream.by_span) == 1, "the first watch did not begin")
+        stream = watching._stream
+        ended_token(store)
         store.watch("logs/watched-later", lambda: called.append("after"))
-        time.sleep(1)  # the look with which each watch begins is over
+        until(
+            lambda: watching._stream not in (None, stream) and len(watching._stream.by_span) == 2,
+            "both watches did not come into a stream with another token",
+        )
         store.create("logs/watched-later", b"0")
         store.write("logs/watched", b"1", 0)
-        deadline = time.monotonic() + 30
-        while set(called) != {"before", "after"}:
-            assert time.monotonic() < deadline, called
-            time.sleep(0.02)
+        until(lambda: set(called) == {"before", "after"}, "a watch was not called")
         store.delete("logs/watched")
         store.delete("logs/watched-later")
 
