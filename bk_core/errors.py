@@ -347,7 +347,7 @@ class BookieSecurityError(BookieError):
     """A bookie and this client do not agree on who may speak to whom, and how (LINK-10). Nothing of a ledger was sent to that bookie."""
 
     code = "BK-BOOKIE-SECURITY"
-    advice = "Read the message; the class below says more."
+    advice = "Read the message: it names the bookie and what was not agreed on."
     outcome_unknown = True
 
 
@@ -456,7 +456,7 @@ class LedgerError(BkError):
     """A call about one ledger failed."""
 
     code = "BK-LEDGER"
-    advice = "Read the message; the class below says more."
+    advice = "Read the message: it names the ledger and says what cannot be done with it."
 
 
 class NoSuchLedgerError(LedgerError):
@@ -613,7 +613,7 @@ class MetadataError(BkError):
     """A call to the metadata store failed."""
 
     code = "BK-METADATA"
-    advice = "Read the message; the class below says more."
+    advice = "Read the message: it says what the metadata store cannot do."
 
 
 class MetadataUnavailableError(MetadataError):
@@ -754,7 +754,7 @@ class LogError(BkError):
     """A call about one log failed."""
 
     code = "BK-LOG"
-    advice = "Read the message; the class below says more."
+    advice = "Read the message: it names the log and says what cannot be done with it."
 
 
 class NoSuchLogError(LogError):
@@ -903,7 +903,7 @@ class FileStoreError(BkError):
     """A file store on ledgers (protocol/files) cannot do what was asked."""
 
     code = "BK-FILES"
-    advice = "Read the message; the class below says more."
+    advice = "Read the message: it says what the file store cannot do."
 
 
 class NoSuchPathError(FileStoreError, FileNotFoundError):
