@@ -67,9 +67,9 @@ class Identity:
         return f"ticket{whose} in {'the default ticket cache' if self.ticket_cache is None else f'the ticket cache {self.ticket_cache}'}"
 
     def begin(self, host: str, peer: str = "the bookie") -> GssapiExchange:
-        """Return an exchange with the server at ``host`` whose first token is made. An empty host only has the ticket of the client looked
-        at. ``peer`` is the kind of server, for messages. Raises MissingPackageError, and BookieKerberosError that says which ticket cannot
-        be had and why."""
+        """Return an exchange with the server at ``host`` whose first token is made. With an empty host only the client's own ticket is
+        checked. ``peer`` is the kind of server, for messages. Raises MissingPackageError, and BookieKerberosError that says which ticket
+        cannot be had and why."""
         gssapi = gssapi_package()
         target = f"{self.service}/{host or _NOBODY}"
         what = f"no Kerberos {self}"

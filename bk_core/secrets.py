@@ -74,8 +74,8 @@ def revealed(name: str, secret: Secret) -> bytes:
 
 
 def is_another(name: str, secret: Secret, shown: bytes) -> bool:
-    """Return True if a secret that a function gives is another one than was ``shown`` before, and refused; False also for one that cannot
-    be had now, whatever the function raises."""
+    """Return True if the function now returns another secret than ``shown``, which was refused. False for a secret that is no function,
+    and if the function fails."""
     try:
         return callable(secret) and revealed(name, secret) != shown
     except Exception:  # its words may hold the secret

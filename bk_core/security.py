@@ -171,8 +171,8 @@ class Security:
     tls: BookieTls | None = None
     """The certificates of TLS; None is without TLS."""
     auth: BookieAuth | None = None
-    """The way to authenticate: ``BookieSasl``, ``BookieKerberos``, or an object of a program that makes exchanges (``BookieAuth``); None is
-    by nothing but the certificate of ``tls``."""
+    """The way to authenticate: ``BookieSasl``, ``BookieKerberos``, or an object of a program that makes exchanges (``BookieAuth``);
+    None: by the certificate of ``tls`` alone, if it has one."""
 
     def __post_init__(self) -> None:
         check_fields(self, {"tls": one_of(BookieTls, "BookieTls(...)"), "auth": _AUTH})

@@ -356,7 +356,7 @@ class Session:
             self.reactor.post(lambda: then(None, BookieTlsError(CLIENT_CLOSED, bookie=bookie)))
 
     def _entered(self, bookie: BookieId, error: BookieSecurityError | None) -> None:
-        """Note that a bookie admitted this client, or for which reason it was no way in. Reactor thread."""
+        """Note that a bookie admitted this client, or why it did not. Reactor thread."""
         if error is None:
             self._refusals.admitted(bookie)
         elif self._refusals.happened(bookie, error) and not self._closed:

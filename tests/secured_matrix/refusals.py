@@ -17,12 +17,12 @@ from tests.secured_matrix.worlds import BOB, World, asked
 
 _PATIENCE_S = 3600.0
 WITHOUT_SECURITY = (UnauthorizedError, "or a client without `security`")
-"""The error of a client that is told nothing of security. No handshake goes before its first request, whose refusal tells no more."""
+"""The error of a client that was given no ``security``: it sends its request without a handshake, and the refusal names no cause."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """The words of a client, and the error that it gets by them; None is served."""
+    """The URI options of a client, and the error that it must get; with ``kind`` None it is served."""
 
     options: Mapping[str, str]
     kind: type[BkError] | None

@@ -1,9 +1,9 @@
 """The steps on a new connection before its first request: START_TLS, the handshake, AUTH (wire-protocol.md 10).
 
 All of it is said over v3, also where v2 is spoken afterwards. A request that changes nothing is sent behind each token, because a bookie
-whose SASL fails says nothing at all: the answer to that request then tells it at once (LINK-10). Nor does a bookie say why it refuses one
-that has nothing to authenticate with. So it is asked for authorization by roles then: a bookie that has it never answers, and one with
-another provider says so.
+whose SASL fails says nothing at all: the answer to that request then tells it at once (LINK-10). Nor does it say why it refuses a client
+without credentials. Such a client then sends AUTH for BookieAuthZFactory: a bookie with that provider never answers it, any other refuses
+it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bk_core.protocol.wire.messages import Status as S
 
 AUTH_DISABLED = "AuthDisabledPlugin"  # wire-protocol.md 10.1
 BY_ROLE = "BookieAuthZFactory"
-"""The name of the provider that judges by certificates alone (wire-protocol.md 10.4)."""
+"""The name of the provider that authorizes by role, which stands in the certificate (wire-protocol.md 10.4)."""
 FRAME_BYTES_MAX = 65_536
 """The longest answer that is taken before this client is admitted."""
 ANSWERS_MAX = 64
