@@ -31,7 +31,7 @@ class Html(HTMLParser):
     """The elements of its text."""
     text: str = ""
     wide: list[str] = field(default_factory=list)
-    """What may make the page wider than a narrow window."""
+    """Return what may make the page wider than a narrow window."""
     _open: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What pyproject.toml declares is what the packages import, no more and no less; and they work where nothing else is installed.
+"""The packages import what pyproject.toml declares, no more and no less; and they work where nothing else is installed.
 
 `make matrix` plays all of it in environments of their own, at the lowest and at the highest versions (tests/wheel).
 """
@@ -202,7 +202,7 @@ def test_an_old_pyarrow_is_named_before_anything_is_planned() -> None:
 
 
 def alone(program: str) -> str:
-    """What a process of its own prints: it has not imported anything yet."""
+    """Return the output of a process of its own, which has not imported anything yet."""
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -13,7 +13,7 @@ PAGES = sorted(path for path in ROOT.rglob("*.md") if not {".venv", ".cache", "d
 
 
 def listed(makefile: Path) -> dict[str, str]:
-    """What ``make help`` prints: the line of each target."""
+    """Return the output of ``make help``: the line of each target."""
     done = subprocess.run(["make", "-f", makefile, "help"], cwd=ROOT, capture_output=True, text=True, check=True)
     rows = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
     assert all(row[0] == "make" for row in rows)

@@ -106,7 +106,7 @@ class Tree:
 
     @cached_property
     def documents(self) -> dict[str, Page | None]:
-        """By name. None: several pages have it, such as README.md; sections of these are not numbered."""
+        """The pages by name. None: several pages have it, such as README.md; sections of these are not numbered."""
         found: dict[str, Page | None] = {}
         for path, page in self.pages.items():
             found[path.name] = None if path.name in found else page
@@ -119,7 +119,7 @@ class Tree:
 
     @cached_property
     def steps(self) -> dict[str, set[int]]:
-        """By rule: the numbers in brackets of its line."""
+        """The numbers in brackets of a rule's line, by rule."""
         rows = [row for page in self.pages.values() for row in ROW_OF_RULE.findall(page.text)]
         return {name: {int(number) for number in re.findall(r"\((\d{1,2})\)", told)} for name, told in rows}
 
@@ -335,7 +335,7 @@ def change(share: float = 4.2) -> None:
 
 
 def planted(tmp_path: Path, text: str, name: str = "code.py") -> list[str]:
-    """What is found in a small tree after ``text`` was put into a file of it."""
+    """Return the finds in a small tree after ``text`` was put into a file of it."""
     for path, content in {"docs/replication-protocol.md": PAGE, "bk_core/good.py": GOOD, f"bk_core/{name}": text}.items():
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(content, encoding="utf-8")

@@ -78,7 +78,7 @@ def test_every_scenario_is_told() -> None:
 
 
 def test_every_regression_has_its_test() -> None:
-    """What went wrong in the Java client and bookie: 14 defects present (replication-protocol.md 14.1), 37 mended ones (R1..R37)."""
+    """The defects of the Java client and bookie: 14 defects present (replication-protocol.md 14.1), 37 mended ones (R1..R37)."""
     present = _numbers_in_tests(r"14\.1,? items? ((?:\d+(?:, | and )?)+)") | _numbers_in_tests(r"def test_item_(\d+)_")
     assert present == set(range(1, 15))
     assert _numbers_in_tests(r"\bR(\d+)\b") | _numbers_in_tests(r"def test_r(\d+)_") == set(range(1, 38))

@@ -288,7 +288,7 @@ def test_no_wait_is_of_a_class_that_an_interrupt_leaves_locked(path: Path) -> No
 
 @cache
 def tracked_files() -> tuple[Path, ...]:
-    """What git tracks or would track. Without git (an unpacked archive): nothing to check."""
+    """Return the files that git tracks or would track. Without git (an unpacked archive): nothing to check."""
     try:
         done = subprocess.run(
             ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, check=True, text=True

@@ -62,7 +62,7 @@ def expected_s(step: Step, settings: Settings) -> float:
 
 
 def run_step(part: Part, step: Step, report: Report, settings: Settings, patience: float) -> bool:
-    """Whether it worked. What it failed with is printed; the part is closed then, so that nothing of it disturbs the next step."""
+    """Return True if the step worked. Its error is printed; the part is closed then, so that nothing of it disturbs the next step."""
     expected = expected_s(step, settings)
     report.say(f"=== {step.name}, about {clock(expected)} minutes")
     began = time.monotonic()

@@ -45,7 +45,7 @@ class BookiesPart:
         run(self._report, self._settings)
 
     def close(self) -> None:
-        """What it starts ends with it."""
+        """Do nothing: processes that it starts end with it."""
 
 
 def run(report: Report, settings: Settings) -> None:

@@ -1,4 +1,4 @@
-"""What a commit costs as a log grows: ``python -m tests.benchmarks.commit_cost [--segments 100000] [--bookies 1] [--window 300]``.
+"""The cost of a commit as a log grows: ``python -m tests.benchmarks.commit_cost [--segments 100000] [--bookies 1] [--window 300]``.
 
 Against a real ZooKeeper and embedded bookies. The log is grown by commits of a hundred segments each; at 10, 1,000, 10,000, ... segments a
 window of commits of one segment each is timed, the work of moving old segments into the history included. Beside the milliseconds: the

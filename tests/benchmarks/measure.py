@@ -55,7 +55,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Of one process at one moment: CPU seconds since its start, all threads together, and memory in bytes."""
+    """The use of one process at one moment: CPU seconds since its start, all threads together, and memory in bytes."""
 
     cpu: float
     rss: int
@@ -160,7 +160,7 @@ class CpuMeter:
         return dict(self._peak_anonymous)
 
     def sample(self, amount: float, size: int = 0, *, seconds: float | None = None, **extra: float) -> Sample:
-        """What was measured, by this clock unless ``seconds`` gives a closer one; peaks of anonymous memory as ``peak_mib:NAME``."""
+        """Return the measurement, by this clock unless ``seconds`` gives a closer one; peaks of anonymous memory as ``peak_mib:NAME``."""
         peaks = {f"peak_mib:{name}": value / (1 << 20) for name, value in self._peak_anonymous.items()}
         return Sample(self.seconds if seconds is None else seconds, amount, size, self.cpu, {**peaks, **extra})
 
@@ -240,7 +240,7 @@ def _cost(seconds_per_million: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What a contender should reach: the median ratio of its figure to the same figure of ``against`` (else the comparison's baseline).
+    """The goal of a contender: the median ratio of its figure to the same figure of ``against`` (else the comparison's baseline).
 
     ``of`` names the figure as in ``Sample.value``. ``at_most`` is for figures where less is better. With ``against`` "" the figure itself
     is meant, not a ratio.
@@ -274,7 +274,7 @@ class Comparison:
         return Spread.of(value for sample in self.samples[name] if (value := sample.value(of)) is not None)
 
     def ratio(self, name: str, of: str = "rate", against: str | None = None) -> Spread:
-        """Of the per-round ratios to the baseline (or ``against``)."""
+        """Return the per-round ratios to the baseline (or ``against``)."""
         pairs = zip(self.samples[name], self.samples[self.baseline if against is None else against], strict=False)
         values = ((ours.value(of), theirs.value(of)) for ours, theirs in pairs)
         return Spread.of(a / b for a, b in values if a is not None and b)
@@ -288,7 +288,7 @@ class Comparison:
         return total
 
     def cpu_per(self, name: str) -> dict[str, tuple[float, float]]:
-        """By process: CPU seconds per million of the unit, and per GiB of payload (0 where no bytes were counted)."""
+        """Return by process: CPU seconds per million of the unit, and per GiB of payload (0 where no bytes were counted)."""
         amount = sum(sample.amount for sample in self.samples[name])
         size = sum(sample.bytes for sample in self.samples[name])
         return {

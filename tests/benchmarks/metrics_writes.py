@@ -18,7 +18,7 @@ IN_FLIGHT_ENTRIES = 4000
 
 
 def cpu_ns() -> int:
-    """Of all threads, to the nanosecond; the threads that count live as long as the client."""
+    """Return the CPU time of all threads, to the nanosecond; the threads that count live as long as the client."""
     return sum(int(path.read_text().split()[0]) for path in Path("/proc/self/task").glob("*/schedstat"))
 
 

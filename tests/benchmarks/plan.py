@@ -1,4 +1,4 @@
-"""What a run is made of: steps with a name, a time that they are expected to take, and a bound on it; which are chosen; what they took.
+"""The plan of a run: steps with a name, a time that they are expected to take, and a bound on it; which are chosen; what they took.
 
 The expected times are those of a machine with two cores and nothing else to do. They are printed before and beside what was taken, and a
 step that takes several times as long is ended: the next one is worth more than the rest of one that hangs.
@@ -105,13 +105,13 @@ def chosen(words: str, *, quick: bool) -> list[Step]:
 
 
 def table(steps: Sequence[tuple[Step, float]]) -> str:
-    """What is to come."""
+    """Return the steps to come, with the time that each is expected to take."""
     lines = [f"  {step.name:<26}{clock(seconds):>8}" for step, seconds in steps]
     return "\n".join(["expected", *lines, f"  {'all':<26}{clock(sum(seconds for _, seconds in steps)):>8}"])
 
 
 def account(took: Sequence[Took]) -> str:
-    """What was."""
+    """Return the steps that were made, with the expected time and the real one."""
     lines = [f"  {t.step.name:<26}{clock(t.expected_s):>10}{clock(t.seconds):>8}{'  FAILED' if t.failed else ''}" for t in took]
     whole = f"  {'all':<26}{clock(sum(t.expected_s for t in took)):>10}{clock(sum(t.seconds for t in took)):>8}"
     return "\n".join([f"  {'':<26}{'expected':>10}{'took':>8}", *lines, whole])

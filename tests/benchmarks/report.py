@@ -1,4 +1,4 @@
-"""What a run of the benchmark leaves behind: text as it goes, one JSON file, one page of plots."""
+"""The report of a run of the benchmark: text as it goes, one JSON file, one page of plots."""
 
 from __future__ import annotations
 

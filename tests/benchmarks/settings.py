@@ -1,4 +1,4 @@
-"""How much is measured."""
+"""The size of a measurement."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Settings:
 
     @property
     def warm_up_s(self) -> float:
-        """Of each JVM on each kind of cluster."""
+        """The warm-up of each JVM on each kind of cluster, in seconds."""
         return 4.0 if self.quick else 12.0
 
     @property
     def sample_s(self) -> float:
-        """What a sample should take at least: CPU time is counted in ticks of 10 ms."""
+        """The time that a sample should take at least: CPU time is counted in ticks of 10 ms."""
         return 0.4 if self.quick else 1.0

@@ -172,7 +172,7 @@ def checksum(frame: DataFrame) -> int:
 
 
 def _avro_schema(world: World, schema: Any) -> str:
-    """What Spark itself would choose for such a row: every column nullable."""
+    """Return the schema that Spark itself would choose for such a row: every column nullable."""
     jvm: Any = world.spark._jvm
     kind = jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
     return str(jvm.org.apache.spark.sql.avro.SchemaConverters.toAvroType(kind, False, "flight", "").toString())

@@ -1,4 +1,4 @@
-"""What Spark's Python data sources can do at best: a source that yields a prebuilt record batch again and again, a sink that drops all.
+"""The best that Spark's Python data sources can do: a source that yields a prebuilt record batch again and again, a sink that drops all.
 
 Nothing is computed per row or per batch, so what is left is Spark itself: the ceiling of every Python source and sink. As a stream it is
 the trivial one: its offset is the number of batches so far. With ``parquet`` a batch read gives typed columns instead of one value.

@@ -1,4 +1,4 @@
-"""How reading and planning scale: partitions, segments in a log, fragments of a ledger, ledgers in a read, size of entries, memory.
+"""The cost of reading and planning by the number of partitions, segments, fragments of a ledger, ledgers in a read; entries' size, memory.
 
 Long logs and ledgers of many fragments are made through bk_core, because Spark would take hours for them; what is measured is Spark's.
 """
@@ -40,7 +40,7 @@ ENTRIES_PER_LEDGER = 1000
 
 
 def run(part: Callable[[World], None], world: World) -> None:
-    """What one left behind must not weigh on the next: replaying sources forget nothing, and ledgers by the thousand are gone soonest with
+    """Remains of one must not weigh on the next: replaying sources forget nothing, and ledgers by the thousand are gone soonest with
     their bookies."""
     try:
         part(world)
@@ -248,7 +248,7 @@ def _read_log(world: World, logs: dict[int, str], mib: int, uri: str) -> None:
 
 
 def _watched(world: World, rows: int, action: Callable[[], None]) -> Sample:
-    """By workers that have done nothing before. More than ``SLOTS`` of them would not be looked at."""
+    """Measure workers that have done nothing before. More than ``SLOTS`` of them would not be looked at."""
     old = set(world.pids(WORKERS))
     world.fresh_workers()
     idle = world.idle_worker_mib(old)

@@ -1,4 +1,4 @@
-"""What the Spark contenders share: one session, the bookies, the broker, and the meter that tells their CPU apart."""
+"""The things that Spark contenders share: one session, the bookies, the broker, and the meter that tells their CPU apart."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ class World:
     # --- servers -------------------------------------------------------------------------------------------------------
 
     def uri(self, kind: str) -> str:
-        """Of three bookies, Apache's or embedded ones, or of three stand-ins, replaying sources or acknowledging sinks."""
+        """Return the URI of three bookies, Apache's or embedded ones, or of three stand-ins, replaying sources or acknowledging sinks."""
         if kind not in self._clusters:
             self.report.say(f"starting 3 bookies: {kind}")
             if kind in (APACHE, EMBEDDED):

@@ -127,7 +127,7 @@ uris: list[str] = []
 
 
 def sample(uri: str, way: str) -> dict[str, float]:
-    """What a child does: one read or write."""
+    """Make one read or write, in a child process."""
     with bk_core.connect(uri) as client:
         log = client.log(COPY if way == "write" else LOG)
         if way == "write":

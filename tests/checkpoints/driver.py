@@ -64,7 +64,7 @@ class Session:
         return {}
 
     def look(self, command: dict[str, Any]) -> dict[str, Any]:
-        """By name: whether it runs, its last batch, and its error."""
+        """Return of each query, by name, if it runs, its last batch, and its error."""
         found = {}
         for name, query in self._queries.items():
             active = query.isActive

@@ -56,7 +56,7 @@ def compared(
 
 
 def consecutive(rows: Sequence[str]) -> Judged:
-    """Of a source that follows the clock: its values from 0 on, each once."""
+    """Judge a source that follows the clock: it has its values from 0 on, each once."""
     values = Counter(int(json.loads(row)["v"]) for row in rows)
     one = Judged(rows=len(rows), missing=max(values, default=-1) + 1 - len(values), doubled=values.total() - len(values))
     if not values:

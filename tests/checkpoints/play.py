@@ -251,7 +251,7 @@ class Group:
     # --- afterwards -----------------------------------------------------------------------------------------------------------
 
     def judge(self) -> list[Judged]:
-        """Of each play that was restarted, by the undisturbed one of the same case."""
+        """Judge each play that was restarted, by the undisturbed one of the same case."""
         found = []
         cases = list(dict.fromkeys(play.case for play in self.plays))
         for case in cases:

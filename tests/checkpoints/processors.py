@@ -20,7 +20,7 @@ _KEY = StructType([StructField("key", IntegerType())])
 
 
 class Totals(StatefulProcessor):
-    """Of each key: the sum so far, its last values, how often each residue came; a row when it was silent for seven seconds."""
+    """Tell of each key the sum so far, its last values, how often each residue came; a row when it was silent for seven seconds."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle

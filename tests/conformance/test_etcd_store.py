@@ -217,7 +217,7 @@ def test_a_session_is_kept_alive_for_longer_than_its_time(etcd: EtcdProcess, roo
 
 
 def test_a_session_that_the_servers_have_ended_is_noticed(etcd: EtcdProcess, root: str) -> None:
-    """By the next keep-alive, although nothing else is asked: a lock alone is watched by nobody."""
+    """The next keep-alive notices it, although nothing else is asked: a lock alone is watched by nobody."""
     store = _open(etcd, root, session_ms=2000)
     store.initialize_cluster()
     lock = store.underreplication().lock(1, "host-1")

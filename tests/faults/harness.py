@@ -118,7 +118,7 @@ class Driver:
 
     @property
     def pid(self) -> int:
-        """Of Python."""
+        """The id of the Python process."""
         return self._process.pid
 
     @property
@@ -351,7 +351,7 @@ class Cell:
         return len(list(self.orders.glob("fired.*")))
 
     def wait_until_killed(self, order: int) -> None:
-        """Until the process that obeys an order is gone, as Spark's ``killTimeout`` wants it."""
+        """Wait until the process that obeys an order is gone, as Spark's ``killTimeout`` wants it."""
         pid = int(next(self.orders.glob(f"fired.*@{order:04d}.*")).name.rpartition(".")[2])
         deadline = time.monotonic() + KILL_TIMEOUT_S
         while _lives(pid):
@@ -403,7 +403,7 @@ class Cell:
         self._paused.append(pid)
 
     def silence_metadata(self) -> None:
-        """For Spark, not for the bookies, and for some seconds."""
+        """Silence the metadata store for Spark, not for the bookies, for some seconds."""
         self.world.proxy.silence(self.world.metadata_link(), OUT, IN)
         self._silent_until = time.monotonic() + self.world.rng.choice(SILENCE_S)
 
@@ -412,7 +412,7 @@ class Cell:
         self._silent_until = None
 
     def kill_metadata(self) -> None:
-        """By SIGKILL, for all of its clients. Its data stay."""
+        """Kill the metadata store by SIGKILL, for all of its clients. Its data stay."""
         self._keeper().kill()
         self._dead_until = time.monotonic() + self.world.rng.choice(DEAD_S)
 
@@ -574,7 +574,7 @@ class Cell:
                 driver.end(lambda: None)
 
     def _judge_store(self, verdict: Verdict) -> None:
-        """Of the checkpoint: nothing that is not needed while it is there, and nothing at all when it is deleted."""
+        """Judge what is left of the checkpoint: nothing that it does not need, and nothing at all when it is deleted."""
         self._close_store()
         left = [*leftovers(self.world.client, self.store), *remains(self.world.client, self.store)]
         verdict.leftovers += len(left)

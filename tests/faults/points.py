@@ -39,7 +39,7 @@ class InjectedError(Exception):
 
 @dataclass
 class _Place:
-    """Where this process is: Spark gives it one task, or one call, at a time."""
+    """The place of this process: Spark gives it one task, or one call, at a time."""
 
     directory: Path | None = None
     phase: str = ""

@@ -77,7 +77,7 @@ def test_a_store_is_told_and_goes_on(ground: tuple[Kind, Server], store: Any, mo
 
 
 def _made(store: Any, bookie_id: str) -> int | None:
-    """When the registration of a bookie was made, in the store's own count; None if there is none."""
+    """Return the time at which the registration of a bookie was made, in the store's own count; None if there is none."""
     stat = store._base.stat(f"{store._root}/available/{bookie_id}")
     return None if stat is None else int(stat.created)
 

@@ -257,7 +257,7 @@ def _on_a_link(world: World, rng: random.Random) -> None:
 
 
 def _judge_connections(world: World, bent: BentBookie) -> None:
-    """What is no frame of the protocol ends its connection; a protocol error is told only of such bytes."""
+    """Bytes that are no frame of the protocol end their connection; a protocol error is told only of such bytes."""
     errors = world.alarms.protocol_errors  # before the bytes are looked at: what is wrong of them may still be on its way
     wrong = [(one, why) for one in bent.connections if (why := _verdict(bytes(one.sent), one.bender.protocol)) is not None]
     for one, why in wrong:
@@ -268,7 +268,7 @@ def _judge_connections(world: World, bent: BentBookie) -> None:
 
 
 def _verdict(sent: bytes, protocol: str) -> str | None:
-    """Why a client that reads one frame after the other hangs up; None if it has no reason."""
+    """Return the reason why a client that reads one frame after the other hangs up, or None."""
     reader = FrameReader(FRAME_BYTES_MAX + RECEIVE_SLACK_BYTES)
     try:
         for payload in reader.feed(sent):
@@ -448,7 +448,7 @@ def _stands(world: World, metadata: LedgerMetadata, ledger_id: int, entries: lis
 
 
 def _recovers(world: World, rng: random.Random, client: BookKeeper, bent: list[str]) -> None:
-    """Of a ledger that a writer left: with one replica bent all of it is found again, or recovery says that it cannot tell."""
+    """A ledger that a writer left: with one replica bent all of it is found again, or recovery says that it cannot tell."""
     count = rng.randrange(1, 30)
     writer = world.clean.create_ledger(password=PASSWORD)
     writer.append_many(PAYLOADS[:count])

@@ -30,7 +30,7 @@ class Message:
         return int(struct.unpack("<" + form, self.data[at : at + size])[0])
 
     def fields(self, at: int) -> dict[int, int]:
-        """Where each field of the table at ``at`` lies."""
+        """Return the place of each field of the table at ``at``."""
         vtable = at - self.number("i", at)
         size = self.number("H", vtable)
         if size % 2 or size < 4:

@@ -1,4 +1,4 @@
-"""What is stored and somebody edited: schemas, ledger lists, offsets, rack maps, options; in a process of its own (README.md).
+"""Stored texts that somebody edited: schemas, ledger lists, offsets, rack maps, options; in a process of its own (README.md).
 
 A case bends the text of one of them: bytes, numbers, parts of JSON put elsewhere, the flatbuffer within a schema's text. Reading it gives
 an error of this project, or something that is written and read again as the same.

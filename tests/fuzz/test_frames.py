@@ -60,7 +60,7 @@ def _with_a_surprise(patch: pytest.MonkeyPatch) -> None:
     "plant", [_without_digests, pytest.param(_without_end, marks=pytest.mark.deep), _with_a_surprise], ids=lambda plant: plant.__name__
 )
 def test_planted_defects_are_found(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What finds nothing proves nothing."""
+    """The search finds each defect that is planted; otherwise it would prove nothing."""
     plant(monkeypatch)
     monkeypatch.setattr(frames, "BOUND_S", 3.0)  # a case that hangs is one that was found
     assert frames.run(seed=SEED, cases=400, crashes_max=1).crashes, "400 cases did not notice it"

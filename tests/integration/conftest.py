@@ -39,7 +39,7 @@ FIRST_KINDS: dict[str, Any] = {"cluster": "embedded", "quorums": (3, 3, 2), "cra
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a test with both protocols and two kinds of another thing, `make test` plays two pairs: v3 with the first kind (our bookies,
+    """From a test with both protocols and two kinds of another thing, `make test` plays two pairs: v3 with the first kind (our bookies,
     mirrored, closed, in clear), v2 with the second (Apache's bookies, striped, left open, over TLS). The other pairs are deep."""
     here = Path(__file__).parent
     for item in items:
@@ -123,7 +123,7 @@ class JavaClientError(Exception):
 
 @dataclass(frozen=True)
 class JavaLedger:
-    """What the judge saw of a ledger; ``payloads`` are empty after a write."""
+    """The ledger as the judge saw it; ``payloads`` are empty after a write."""
 
     ledger_id: int
     last_entry_id: int

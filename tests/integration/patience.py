@@ -1,4 +1,4 @@
-"""What tests that are not about timeouts wait for: on a busy machine a bookie's JVM may take longer than 5 s over its first add."""
+"""The patience of tests that are not about timeouts: on a busy machine a bookie's JVM may take longer than 5 s over its first add."""
 
 from __future__ import annotations
 

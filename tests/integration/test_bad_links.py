@@ -34,7 +34,7 @@ def detour(cluster: LocalCluster) -> Iterator[Detour]:
 
 
 def at_once(jobs: list[Callable[[], Any]]) -> list[BkError]:
-    """What failed."""
+    """Make all jobs at once, and return the errors."""
     failures: list[BkError] = []
 
     def one(job: Callable[[], Any]) -> None:

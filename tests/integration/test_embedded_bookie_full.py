@@ -38,7 +38,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 class Outcome:
-    """What was answered to the adds of one ledger."""
+    """The answers to the adds of one ledger."""
 
     def __init__(self, ledger_id: int, size: int) -> None:
         self.ledger_id = ledger_id

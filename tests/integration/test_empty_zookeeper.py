@@ -66,7 +66,7 @@ def _zookeeper(zookeeper: ZooKeeperProcess) -> Iterator[KazooClient]:
 
 
 class Metadata:
-    """What ZooKeeper has on disk, replaced while it is down."""
+    """The files of ZooKeeper, replaced while it is down."""
 
     def __init__(self, zookeeper: ZooKeeperProcess, kept: Path) -> None:
         self._zookeeper = zookeeper

@@ -1,4 +1,4 @@
-"""How programs end: threads that outlive the main thread, functions given to ``atexit``, clients that nobody closes or a destructor does.
+"""The ends of programs: threads that outlive the main thread, functions given to ``atexit``, clients that a destructor closes, or nobody.
 
 Each program is a process of its own, and has to end by itself, promptly and without a word on its standard error.
 """
@@ -38,7 +38,7 @@ ended = threading.main_thread().join  # returns when the main thread is at its e
 
 @dataclass(frozen=True)
 class Ended:
-    """What a program said."""
+    """The output of a program that has ended."""
 
     lines: list[str]
 

@@ -35,7 +35,7 @@ def client(apache_cluster: LocalCluster) -> Iterator[bk_core.BookKeeper]:
 
 
 class Told:
-    """What an owner said. ``allowed``: by path, every size that the file may have (-1: there is none)."""
+    """The words of an owner. ``allowed``: by path, every size that the file may have (-1: there is none)."""
 
     def __init__(self) -> None:
         self.allowed: dict[str, set[int]] = {}
@@ -56,7 +56,7 @@ def found(store: bk_core.FileStore) -> dict[str, int]:
 
 
 def check_ledgers(client: bk_core.BookKeeper, store: bk_core.FileStore, log: str) -> None:
-    """Of the store's ledgers there are those that its log lists and those that files are in, all CLOSED but the log's last."""
+    """The store has the ledgers that its log lists and those that files are in, all CLOSED but the log's last."""
     referred = {extent.ledger_id for path in found(store) for extent in store.content(path).extents}
     assert eventually(lambda: {node.ledger_id for node in data_nodes(client, log)} == referred, 30)
     assert eventually(lambda: all(client.ledger_metadata(one).state is LedgerState.CLOSED for one in referred), 30)
@@ -97,7 +97,7 @@ def test_an_owner_that_is_killed_loses_nothing(apache_cluster: LocalCluster, cli
 
 
 def test_an_owner_that_lives_is_taken_over(apache_cluster: LocalCluster, client: bk_core.BookKeeper) -> None:
-    """By another process's client, in the middle of changes and of a stage: the old owner ends, and no byte of it gets into a file."""
+    """Another process takes the store, in the middle of changes and of a stage: the old owner ends, and no byte of it gets into a file."""
     ended = threading.Event()
     staged_some, go_on = threading.Event(), threading.Event()
     outcomes: list[tuple[str, bool]] = []

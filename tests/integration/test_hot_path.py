@@ -1,4 +1,4 @@
-"""How much of Python runs for an entry on the hot path: none. What runs, runs for a run of entries, whatever their number.
+"""No Python runs for an entry on the hot path. What runs, runs for a run of entries, whatever their number.
 
 Calls are counted on the reactor's thread and on the caller's (``sys.setprofile``: Python functions and C functions), and so are the objects
 that the result of a read is made of (``tracemalloc``). Both with many and with few entries in the same number of runs.

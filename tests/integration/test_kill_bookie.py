@@ -121,7 +121,7 @@ class Writer:
             handle.abandon()
 
     def _fill(self, handle: bk_core.WriteHandle) -> deque[Future[int]]:
-        """What it returns is still in flight, and stays so if the ledger is abandoned now."""
+        """Append, and return what is still in flight; it stays so if the ledger is abandoned now."""
         in_flight: deque[Future[int]] = deque()
         for first in range(0, LEDGER_ENTRIES_MAX, RUN_ENTRIES):
             future = handle.append_many_future([payload(handle.ledger_id, entry) for entry in range(first, first + RUN_ENTRIES)])
@@ -152,7 +152,7 @@ def wait_for_progress(writer: Writer, beyond: int) -> None:
 
 
 def unreadable(client: bk_core.BookKeeper, ledger_id: int, last: int) -> tuple[int, str]:
-    """How many of the entries up to ``last`` cannot be read as they were written, and why. Entries after it may be missing, not wrong."""
+    """Return the number of entries up to ``last`` that are not read as they were written, and why. Later ones may be missing, not wrong."""
     following = 0
     try:
         with client.recover_ledger(ledger_id) as handle:

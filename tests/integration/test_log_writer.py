@@ -59,7 +59,7 @@ def log(request: pytest.FixtureRequest, client: bk_core.BookKeeper) -> str:
 
 @dataclass
 class Story:
-    """What writers were told. ``sent`` in the order of the calls of one writer."""
+    """The answers that writers got. ``sent`` in the order of the calls of one writer."""
 
     acked: dict[bytes, Position] = field(default_factory=dict)
     sent: list[bytes] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What a local cluster listens on, as the kernel lists it."""
+"""The sockets of a local cluster that listen, as the kernel lists them."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 def again(make: Callable[[], T]) -> T:
-    """What ``make`` makes. Bookies whose sessions ended with ZooKeeper come back one by one."""
+    """Return what ``make`` makes, when it can be made. Bookies whose sessions ended with ZooKeeper come back one by one."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -60,7 +60,7 @@ def again(make: Callable[[], T]) -> T:
 
 
 def spread(bk: bk_core.BookKeeper, ledgers: int) -> Counter[str]:
-    """How often each bookie was chosen for new ledgers of two bookies."""
+    """Return the number of times that each bookie was chosen for new ledgers of two bookies."""
     chosen: Counter[str] = Counter()
     for _ in range(ledgers):
         with bk.create_ledger(ensemble_size=2, write_quorum_size=2, ack_quorum_size=2) as ledger:

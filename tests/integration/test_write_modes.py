@@ -43,7 +43,7 @@ def stopped(cluster: LocalCluster, index: int) -> Iterator[None]:
 
 
 def all_bookies(bk: bk_core.BookKeeper, cluster: LocalCluster) -> int:
-    """How many there are, once each is registered: other tests kill, restart and add some."""
+    """Return the number of bookies, once each is registered: other tests kill, restart and add some."""
     deadline = time.monotonic() + 60
     while len(bk.bookies().writable) < len(cluster.bookie_ids):
         assert time.monotonic() < deadline, bk.bookies()

@@ -1,4 +1,4 @@
-"""Which kernels are chosen, each time in a fresh interpreter, with and without an extension to load."""
+"""The choice of kernels, each time in a fresh interpreter, with and without an extension to load."""
 
 from __future__ import annotations
 

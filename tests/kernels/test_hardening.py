@@ -34,7 +34,7 @@ class Elf:
         return next((int(segment[1]) for segment in self.segments if segment[0] == kind), None)
 
     def names(self) -> set[bytes]:
-        """Of symbols and libraries that the loader looks up."""
+        """Return the names of symbols and libraries that the loader looks up."""
         begin = self._place(self.dynamic[DT_STRTAB])
         return set(self.data[begin : begin + self.dynamic[DT_STRSZ]].split(b"\0"))
 

@@ -32,7 +32,7 @@ def items(of: list[bytes], digest_type: int, ledger_id: int = LEDGER, first: int
 
 
 def outcome(kernels: Any, data: bytes, arguments: tuple[Any, ...], values: bytes, offsets: bytes, taken: Any) -> tuple[Any, ...]:
-    """What came of it, the values that are good then, and the offsets. What a bad entry left behind them is not said."""
+    """Return the result, the values that are good then, and the offsets. What a bad entry left behind them is not said."""
     columns = bytearray(values), bytearray(offsets)
     try:
         result = ("result", kernels.unpack_part(data, *arguments, *columns, taken))

@@ -47,7 +47,7 @@ class Link:
     free_at: dict[str, float] = field(default_factory=lambda: {OUT: 0.0, IN: 0.0})
 
     def takes(self, direction: str, size: int) -> float:
-        """When the last of so many bytes is through."""
+        """Return the time at which the last of so many bytes is through."""
         if not self.bytes_per_s:
             return 0.0
         self.free_at[direction] = max(self.free_at[direction], time.monotonic() - LATE_S) + size / self.bytes_per_s
@@ -80,7 +80,7 @@ class _Connection:
 
 
 class _Pipe:
-    """What one direction of one connection has taken and not delivered."""
+    """The bytes that one direction of one connection has taken and not delivered."""
 
     def __init__(self) -> None:
         self.size = 0

@@ -28,7 +28,7 @@ LIMIT_S = 900.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a test: "passed", "failed", or why it tells nothing. ``why`` is the first line of the failure."""
+    """The outcome of a test: "passed", "failed", or why it tells nothing. ``why`` is the first line of the failure."""
 
     word: str
     why: str = ""
@@ -61,7 +61,7 @@ def _is_of(case: ElementTree.Element, test: str) -> bool:
 
 
 def _outcome(cases: Sequence[ElementTree.Element]) -> Outcome:
-    """Of a test with any number of parameters: failed if one of them fails, else passed if every one passes."""
+    """Return the outcome of a test with any number of parameters: failed if one of them fails, else passed if every one passes."""
     if not cases:
         return Outcome("did not run")
     for failure in (found for case in cases for found in case.iter("failure")):

@@ -1,4 +1,4 @@
-"""What must hold of file stores, as it really is: the log, the data ledgers and the model; no machine is asked what it believes.
+"""The invariants of file stores, as it really is: the log, the data ledgers and the model; no machine is asked what it believes.
 
 | id | what must hold | rules |
 |---|---|---|

@@ -167,7 +167,7 @@ class FilesPlay:
         self.world.stats["files: take-overs"] += bool(entries)
 
     def took_over(self, under_way: int, kept: int) -> None:
-        """Of the entries that were under way so many stayed."""
+        """Note that so many stayed of the entries that were under way."""
         probes, entries = self.world.probes, self.log.entries
         if kept:
             probes["a change of files that was not acknowledged outlived its owner"] += 1

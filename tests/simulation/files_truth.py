@@ -1,4 +1,4 @@
-"""What a file store is by the plainest of models: a table of paths that is copied for every change, one change behind the other.
+"""The plainest model of a file store: a table of paths that is copied for every change, one change behind the other.
 
 The model knows nothing of records, logs and bases. Its own answers are what clients must be told (I-F1), and its tables what every replay
 of the log must come to (I-F2).

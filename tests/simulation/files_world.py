@@ -1,4 +1,4 @@
-"""What lies below a file store, as its machine sees it: one log that one owner at a time appends to, and ledgers of data.
+"""The world below a file store, as its machine sees it: one log that one owner at a time appends to, and ledgers of data.
 
 An entry is in the log only if all before it are. What its writer was not told of may be in it or not, until the next owner takes the log
 over: that decides how much of it there is for good. Rolls begin segments, trims take whole ones off the front. A data ledger has a node
@@ -117,7 +117,7 @@ class FilesLog:
         return sorted(set(self.starts[self.first_segment :]))
 
     def possible_states(self) -> Sequence[State]:
-        """Of which one is what the next owner reads, depending on what of the entries under way stays."""
+        """Return the states of which one is what the next owner reads, depending on what of the entries under way stays."""
         last = self.entries[self.confirmed - 1 : self.confirmed]
         return [entry.state for entry in (*last, *self.entries[self.confirmed :])]
 

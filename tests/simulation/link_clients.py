@@ -1,4 +1,4 @@
-"""Who asks over the links of a run: readers of ledgers, with and without the product's machine, writers, and each request of theirs."""
+"""The clients of a run: readers of ledgers, with and without the product's machine, writers, and each request of theirs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Asked:
 
     @property
     def sent_ns(self) -> int:
-        """Of its latest piece; of what waits for its turn, now."""
+        """Return the time at which its latest piece was sent; now for one that waits for its turn."""
         sent = None if self.waiting is None else self.waiting.patience.sent_ns
         return self.run.world.now if sent is None else sent
 

@@ -1,4 +1,4 @@
-"""What must hold of links and sessions whatever the network does: one function per invariant, called four times a second (virtual).
+"""The invariants of links and sessions, whatever the network does: one function per invariant, called four times a second (virtual).
 
 | id | function | rules |
 |---|---|---|
@@ -101,7 +101,7 @@ def what_is_silent_or_elsewhere_is_dropped(run: LinkPlay) -> Finding:
 
 @link_invariant("I-K5")
 def what_is_under_way_is_bounded(run: LinkPlay) -> Finding:
-    """Of answers to bulk reads: what comes in about a second, or the first window, in entries of which the size was not known yet. An
+    """Judge the answers to bulk reads under way: what comes in about a second, or the first window, in entries whose size was not known. An
     answer without an entry is quick on a thin link too, and may have doubled that window once; those behind it are not quick."""
     first = FIRST_WINDOW_BYTES * max(ENTRY_BYTES_UNKNOWN, run.largest_bytes) // ENTRY_BYTES_UNKNOWN
     for link in run.network.links:
@@ -141,7 +141,7 @@ def suspects_that_are_well_are_chosen_again(run: LinkPlay) -> Finding:
 
 @link_invariant("I-K10")
 def little_is_moved_twice(run: LinkPlay) -> Finding:
-    """Where the network is thin and nothing else, and everything has ended. A machine may ask a second replica while the first one's
+    """Judge a run that is over, and whose network was thin and nothing else. A machine may ask a second replica while the first one's
     connection waits for a thin line that others use (RD-4)."""
     if run.readers or not (run.over and run.is_mild and run.useful_bytes > 200_000):
         return None

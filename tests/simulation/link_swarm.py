@@ -214,7 +214,7 @@ class LinkPlay:
         return [one for one in self.asked[-400:] if one.link is link and not one.answers and one.waiting is not None and one.sends]
 
     def answered_ns(self, sock: SimSocket) -> int:
-        """Of what was answered on a connection the latest time of sending; not yet of what its link may not have looked at since."""
+        """Return the latest time of sending of what was answered on a connection; not yet of what its link may not have looked at since."""
         while self._answers and self._answers[0][0] <= self.world.now - 2 * CHECK_NS:
             _, answered, sent_ns = self._answers.popleft()
             self._answered_ns[answered] = max(self._answered_ns.get(answered, 0), sent_ns)

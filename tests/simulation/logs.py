@@ -99,7 +99,7 @@ class LogTruth:
                 self.untimely.append(f"segment {after.seq} was committed at {after.committed_at_ms}, before its predecessor")
 
     def made(self, ledger_id: int) -> int:
-        """When it was committed at the earliest: before whatever follows it was."""
+        """Return the earliest time at which it was committed: before whatever follows it was."""
         order = list(self.ever)
         following = order[order.index(ledger_id) :] if ledger_id in order else [ledger_id]
         return min((self.made_ms[one] for one in following if one in self.made_ms), default=0)
@@ -512,7 +512,7 @@ def size_up_to(last_entry_id: int) -> int:
 
 
 def _lac(truth: Truth, metadata: LedgerMetadata) -> int:
-    """Of an unclosed ledger, floored as every reader floors it."""
+    """Return the end of an unclosed ledger, floored as every reader floors it."""
     return max(truth.top_lac, metadata.last_fragment.first_entry_id - 1)
 
 

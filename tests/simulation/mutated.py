@@ -41,7 +41,7 @@ def rules() -> list[str]:
 
 
 def mutations() -> dict[str, list[str]]:
-    """By rule: its mutations, as the tables name them."""
+    """Return the mutations of each rule, as the tables name them."""
     found: dict[str, list[str]] = {}
     for name in (*(one.rule for one in MUTATIONS), *(one.rule for one in UNIT_MUTATIONS)):
         found.setdefault(name.split(" ")[0], []).append(name)
@@ -49,7 +49,7 @@ def mutations() -> dict[str, list[str]]:
 
 
 def reasons() -> dict[str, str]:
-    """By rule that has no mutation: why."""
+    """Return the reason of each rule that has no mutation."""
     return {rule: why for why, named in WITHOUT.items() for rule in named.split()}
 
 

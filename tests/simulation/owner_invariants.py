@@ -1,4 +1,4 @@
-"""Whose ledgers and lists are whose, as it really is, and what nobody may do to another's.
+"""The owners of ledgers and lists, as it really is, and what nobody may do to another's.
 
 | id | what must hold | rules |
 |---|---|---|
@@ -60,7 +60,7 @@ class OwnerTruth:
     # --- clusters ----------------------------------------------------------------------------------------------------------
 
     def take(self, root: str, gone: dict[str, Node]) -> None:
-        """What is gone may come back: it still is somebody's."""
+        """A ledger that is gone may come back: it still is somebody's."""
         self._away.setdefault(root, self.at.pop(root))
 
     def restore(self, root: str, nodes: dict[str, Node]) -> None:

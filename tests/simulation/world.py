@@ -195,7 +195,7 @@ class World:
         self.lines.append(text)
 
     def fingerprint(self) -> str:
-        """Of everything that was noted and of when every event ran. Equal fingerprints: equal runs."""
+        """Return a fingerprint of everything that was noted and of when every event ran. Equal fingerprints: equal runs."""
         trace = self._trace.copy()
         trace.update(str((self._mixed, self.now)).encode())
         return trace.hexdigest()[:32]

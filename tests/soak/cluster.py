@@ -81,7 +81,7 @@ class SoakCluster:
         return self.store.uri([link.listen_port for link in self.store_links(owner)])
 
     def bookie_links(self, owner: str) -> dict[str, Link]:
-        """By bookie id."""
+        """Return the links to the bookies, by bookie id."""
         addresses = {bookie: bookie.rsplit(":", 1) for bookie in self.bookies.bookie_ids}
         return {bookie: self.proxy.link(owner, bookie, host, int(port)) for bookie, (host, port) in addresses.items()}
 

@@ -1,4 +1,4 @@
-"""What happened: one record per operation, with the time it was asked for and the time it was answered, in memory and in a file.
+"""The history of a run: one record per operation, with the time it was asked for and the time it was answered, in memory and in a file.
 
 A file holds JSON objects, one a line. An operation has two lines: ``begin`` is written before the operation starts, ``end`` before anybody
 acts on its result. An operation without ``end`` may have taken effect or not: its outcome is ``unknown``. Times are nanoseconds of the

@@ -37,7 +37,7 @@ RELEASES = os.environ.get("BK_SOAK_RELEASES", "4.18.0:v2 4.14.7:v3").split()
 
 
 def test_a_history_survives_its_file(tmp_path: Path) -> None:
-    """What was begun and not answered stays unknown; a line that a crash cut short does not count; a follower sees each line once."""
+    """An operation that is not answered stays unknown; a line that a crash cut short does not count; a follower sees each line once."""
     recorder = Recorder(tmp_path / "history.jsonl", "x:")
     follower = Follower(recorder.path)
     open_op = recorder.begin("w", "append", 5, first=0, count=2, digests=digests([b"a", b"b"]))

@@ -45,7 +45,7 @@ QUIET = {
 
 @dataclass
 class Job:
-    """What to run. ``victims``: one kill per step, of "worker", "daemon" or "executor" (its JVM), during the batch."""
+    """The program to run. ``victims``: one kill per step, of "worker", "daemon" or "executor" (its JVM), during the batch."""
 
     uri: str
     master: str

@@ -176,7 +176,7 @@ def test_a_wrong_secret_opens_nothing(spark: SparkSession, place: str) -> None:
 def test_an_answer_that_is_lost_is_asked_for_again_and_told_again(
     spark: SparkSession, place: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By Java's HttpURLConnection, whatever WebHDFS's own retries are set to."""
+    """Java's HttpURLConnection repeats it, whatever WebHDFS's own retries are set to."""
     jvm: Any = spark.sparkContext._jvm
     (application,) = _applications.values()
     operations, asked = application.gateway.operations, []

@@ -46,7 +46,7 @@ def test_the_readme_lists_it(path: Path) -> None:
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_what_it_imports_is_there(path: Path) -> None:
-    """Of those too that only ``make deep-tests`` runs."""
+    """This holds of notebooks, too, that only ``make deep-tests`` runs."""
     codes = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     trees = [ast.parse("\n".join(line for line in code.splitlines() if not line.lstrip().startswith(("%", "!")))) for code in codes]
     imports = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]

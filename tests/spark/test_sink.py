@@ -104,7 +104,7 @@ class Sinks:
         assert query.awaitTermination(120)
 
     def replay(self) -> None:
-        """What a crash between the sink's commit and Spark's own leaves (paimon#9666)."""
+        """Leave what a crash between the sink's commit and Spark's own does (paimon#9666)."""
         for name in ("0", ".0.crc"):
             (self.checkpoint / "commits" / name).unlink(missing_ok=True)
 

@@ -78,7 +78,7 @@ def all_values(run: Stream, start: Any = None) -> tuple[list[Any], Any]:
 
 
 def test_a_query_ends_before_the_first_row_with_a_new_column(put: Put, stream: Streams, log: str) -> None:
-    """What comes before is read; a new run with a new DataFrame reads all the rest, and the values of the new column."""
+    """Entries before it are read; a new run with a new DataFrame reads all the rest, and the values of the new column."""
     put(log, [ID], id=[1, 2])
     run = stream(log=log)
     rows, here = all_values(run)

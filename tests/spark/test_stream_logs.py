@@ -1,4 +1,4 @@
-"""Which logs a stream reads: patterns with offsets by log, logs that are gone at a restart, logs that are not asked for any more."""
+"""The logs that a stream reads: patterns with offsets by log, logs that are gone at a restart, logs that are not asked for any more."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_batch_that_was_planned_with_a_log_is_read_whole(client: Any, stream: 
 
 
 def drained(run: Stream, start: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
-    """What a run reads once its watch has told it of the log's change."""
+    """Return what a run reads once its watch has told it of the log's change."""
     pause = threading.Event()
     deadline = time.monotonic() + 20
     while run.latest(start) == start and time.monotonic() < deadline:

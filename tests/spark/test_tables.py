@@ -1,4 +1,4 @@
-"""What Spark writes is read without Spark, cell by cell, and what is written without Spark is read by Spark."""
+"""Tables that Spark writes are read without Spark, cell by cell, and the other way round."""
 
 from __future__ import annotations
 

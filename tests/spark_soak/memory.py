@@ -94,7 +94,7 @@ class Sampler:
                 self.series[key].sizes.append(round(size, 1))
 
     def pids(self, kind: str) -> list[int]:
-        """Of living processes."""
+        """Return the ids of living processes."""
         return sorted(pid for (pid, _), series in list(self.series.items()) if series.kind == kind and psutil.pid_exists(pid))
 
 
@@ -108,7 +108,7 @@ def kind_of(command: str, parent: psutil.Process | None) -> str | None:
 
 
 def summary(series: Sequence[Series], run_s: float) -> dict[str, dict[str, Any]]:
-    """By kind: how many processes, the largest size, the worst growth of those that lived long enough to tell.
+    """Return by kind: how many processes, the largest size, the worst growth of those that lived long enough to tell.
 
     Long enough is a quarter of the run, and at least ``LIFE_S``.
 

@@ -64,7 +64,7 @@ class Supervised:
     started_s: float = -AGAIN_S
 
     def look(self) -> bool:
-        """Whether the query had to be started."""
+        """Return True if the query had to be started."""
         if self.query is not None and self.query.isActive or time.monotonic() < self.started_s + AGAIN_S:
             return False
         self._note()

@@ -183,7 +183,7 @@ def test_filters_take_what_was_read() -> None:
 
 
 def test_ledgers_of_which_no_bookie_has_a_copy() -> None:
-    """Of a striped ledger, only a whole write set that is gone loses entries; write sets without entries lose none."""
+    """A striped ledger loses entries only with a whole write set that is gone; write sets without entries lose none."""
     index = index_of(1, 2, 3, 4, 5)
     striped = replace(CLOSED, write_quorum_size=1, ack_quorum_size=1)
     index.learn(1, CLOSED)

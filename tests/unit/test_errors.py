@@ -27,7 +27,7 @@ def classes(root: type[BkError] = BkError) -> set[type[BkError]]:
 
 
 def drawn() -> dict[str, str]:
-    """By class in the tree of the module's docstring: the one above it."""
+    """Return the class above each class, in the tree of the module's docstring."""
     assert errors.__doc__ is not None
     found: dict[str, str] = {}
     path: list[str] = []

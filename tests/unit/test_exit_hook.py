@@ -1,4 +1,4 @@
-"""What is open when the process ends is ended, one after the other."""
+"""Objects that are open when the process ends are ended, one after the other."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def play(cell: Cell, python: Path, wheel: Path, work: Path) -> Result:
 
 
 def rows(results: list[Result]) -> dict[tuple[str, str], list[str]]:
-    """Of the table, by Python and versions."""
+    """Return the rows of the table, by Python and versions."""
     day = datetime.datetime.now(datetime.UTC).date().isoformat()
     found = {}
     for result in results:

@@ -31,7 +31,7 @@ def copy(directory: Path) -> Path:
 
 
 def build(kind: str, tree: Path, out: Path) -> Path:
-    """By the setuptools of this environment, without the network. ``kind``: wheel or sdist."""
+    """Build by the setuptools of this environment, without the network. ``kind``: wheel or sdist."""
     out.mkdir(parents=True, exist_ok=True)
     run(sys.executable, "-c", BUILD, kind, out, cwd=tree)
     (made,) = out.glob("*.whl" if kind == "wheel" else "*.tar.gz")

@@ -76,7 +76,7 @@ def interpreter(folder: Path, version: str, suite: str, machine: str = platform.
 
 
 def _source() -> str:
-    """Where this machine takes Debian's packages from. Their signatures are checked with the keys that the machine has."""
+    """Return the place from which this machine takes Debian's packages. Their signatures are checked with the keys that the machine has."""
     command = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(CODENAME) $(LABEL)", "Created-By: Packages"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()

@@ -29,7 +29,7 @@ def snippets(page: str) -> list[str]:
 
 
 def run(program: str, name: str, names: dict[str, Any]) -> str:
-    """What it prints."""
+    """Run a program and return its output."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         exec(compile(program, name, "exec"), names)
@@ -37,7 +37,7 @@ def run(program: str, name: str, names: dict[str, Any]) -> str:
 
 
 def of_spark(programs: list[str]) -> int:
-    """How many rows the log has in the end, read as the README reads it."""
+    """Return the number of rows that the log has in the end, read as the README reads it."""
     Path("incoming").mkdir()
     Path("incoming", "flights.csv").write_text("\n".join(ROWS[1:]) + "\n")
     command = [Path(sys.executable).with_name("bk"), "local", "--port", "0", "--json"]

@@ -108,7 +108,7 @@ def floor(plain: Samples, file_ms: float) -> list[float]:
 def measure(
     directory: Path, rounds: int, batches: int, apache: str | None, kinds: Sequence[str], say: Callable[[str], None]
 ) -> tuple[dict[tuple[str, str], Samples], list[float]]:
-    """By kind and place; and what the files alone took."""
+    """Return the times by kind and place, and those that the files alone took."""
     found: dict[tuple[str, str], Samples] = {}
     files: list[float] = []
     with ExitStack() as stack:

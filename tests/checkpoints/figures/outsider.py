@@ -21,7 +21,7 @@ PROC = ("cmdline", "environ", "maps", "status", "io", "mem")
 
 
 def asked(task: dict[str, Any]) -> Counter[str]:
-    """By kind of question and answer: no secret, guesses, the right texts bent, and each of them in the other's place."""
+    """Return the counts by kind of question and answer: no secret, guesses, the right texts bent, and each of them in the other's place."""
     found: Counter[str] = Counter()
     refresh, access = task["secrets"]
     bent = [text for one in (refresh, access) for text in (one[:-1], one + "A", one.swapcase())]

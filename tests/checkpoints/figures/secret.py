@@ -1,4 +1,4 @@
-"""Where the gateway's secrets are to be found: in nothing that an application shows, and by nobody else on the host.
+"""The places where the gateway's secrets can be found: in nothing that an application shows, and by nobody else on the host.
 
 An application that says all it can (``exposed.py``) runs a query; then somebody else opens the checkpoint, so that the query ends with an
 error. Everything that was written or shown is searched for both secrets. While the gateway listens, a process of another user asks it, and
@@ -72,7 +72,7 @@ class Verdict:
 
 
 def search(files: Iterable[Path], secrets: Iterable[str], root: Path) -> dict[str, Found]:
-    """By kind, which the first part of the path below ``root`` tells."""
+    """Return the finds by kind, which the first part of the path below ``root`` tells."""
     texts = [secret.encode() for secret in secrets]
     kinds: dict[str, Found] = {}
     for path in files:

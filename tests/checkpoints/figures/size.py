@@ -59,7 +59,8 @@ def history(task: Task, tell: Callable[[dict[str, Any]], None]) -> Iterator[None
 
 
 def points(batches: int) -> list[int]:
-    """Where it is looked at: a few times early on, then evenly. Not always at the same distance from Spark's last look at its state."""
+    """Return the batches at which the size is looked at: a few early on, then evenly, but not always as far from Spark's last look at its
+    state."""
     step = max(1, batches // POINTS)
     return sorted(
         {*(point for point in EARLY if point <= batches), *(at + at // step % 7 for at in range(step, batches - 7, step)), batches}
@@ -67,7 +68,7 @@ def points(batches: int) -> list[int]:
 
 
 def measure(batches: int, kinds: Sequence[str], apache: str | None, say: Callable[[str], None]) -> dict[str, list[dict[str, Any]]]:
-    """By kind, in order."""
+    """Measure the sizes by kind, in order."""
     found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
     for number, kind in enumerate(kinds):
         with bk_core.local_cluster(BOOKIES, apache=apache) as cluster:

@@ -1,4 +1,4 @@
-"""Which cluster there is at a root, and where its logs lie: an empty place, a mistyped root, an old cluster (OWN-1 .. OWN-4, OWN-8).
+"""The cluster at a root, and the place of its logs: an empty place, a mistyped root, an old cluster (OWN-1 .. OWN-4, OWN-8).
 
 ZooKeeper and the bookies are real; each cluster has one bookie, in this process.
 """

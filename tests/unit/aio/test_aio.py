@@ -627,7 +627,7 @@ def test_a_client_belongs_to_one_loop(uri: str) -> None:
 
 
 def test_a_loop_that_ends_under_its_client_harms_nobody(uri: str) -> None:
-    """What the client's threads still have to tell is dropped."""
+    """The client's threads tell nothing more."""
     kept: list[Any] = []
 
     async def main() -> None:

@@ -326,7 +326,7 @@ def test_a_reader_that_is_closed_while_it_begins_holds_nothing(uri: str, monkeyp
 
 
 def test_a_reader_that_is_entered_knows_its_start(uri: str) -> None:
-    """What is appended in the block comes behind "latest", though nothing was read before."""
+    """Entries that are appended in the block come behind "latest", though nothing was read before."""
 
     async def main() -> None:
         async with aio.connect(uri, limits=QUICK) as client:

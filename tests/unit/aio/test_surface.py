@@ -48,7 +48,7 @@ def synchronous() -> set[str]:
 
 
 def missing() -> set[str]:
-    """What bk_core has and bk_core.aio has not."""
+    """Return the names that bk_core has and bk_core.aio has not."""
     found = {name for name in bk_core.__all__ if name not in OF_BOTH and name not in aio.__all__}
     for cls in TWINS:
         found |= {f"{cls}.{name}" for name in names_of(getattr(bk_core, cls)) - names_of(getattr(aio, cls))}
@@ -61,7 +61,7 @@ def test_all_that_is_not_awaited_is_listed_with_its_reason() -> None:
 
 
 def shape(value: Any) -> Any:
-    """What a caller sees of a name: its arguments, or if it may be set."""
+    """Return what a caller sees of a name: its arguments, or if it may be set."""
     if isinstance(value, property):
         return "read", value.fset is not None
     return [(name, one.kind, one.default) for name, one in inspect.signature(value).parameters.items()]

@@ -58,7 +58,7 @@ OLD["/state/0/1.delta"], NEW["/state/0/1.delta"] = b"old" * 50_000, b"new" * 50_
 
 @pytest.fixture
 def replacement(client: bk_core.BookKeeper, tmp_path: Path) -> folders.Plan:
-    """What is to replace the old files of checkpoint q."""
+    """The new files that are to replace the old ones of checkpoint q."""
     old, new = small(tmp_path / "old", "old", "commits/0", "state/0/1.delta"), small(tmp_path / "new", "new", "state/0/1.delta")
     for folder, files in ((old, OLD), (new, NEW)):
         (folder / "state/0/1.delta").write_bytes(files["/state/0/1.delta"])
@@ -73,7 +73,7 @@ def own(client: bk_core.BookKeeper) -> dict[str, bytes]:
 
 
 def tells_of_import(told: str) -> bool:
-    """Of one that was killed: its last change is confirmed to readers, or not."""
+    """Return True for the words about an import that was killed, whose last change is confirmed to readers, or not."""
     before = "an import of it goes on, or was killed before it was done: "
     seen = (
         "its owner, an import, ended without closing it, and its last change is not confirmed, so it may not be shown; `bk checkpoint gc q`"

@@ -1,4 +1,4 @@
-"""How ``bk`` ends: its exit statuses, an output that nobody reads, log lines, and what completes its commands."""
+"""The ends of ``bk``: its exit statuses, an output that nobody reads, log lines, and what completes its commands."""
 
 from __future__ import annotations
 

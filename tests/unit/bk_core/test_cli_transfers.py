@@ -71,7 +71,7 @@ def test_a_file_of_entries_gives_back_what_was_written(monkeypatch: pytest.Monke
 
 
 def test_the_stored_form_byte_for_byte() -> None:
-    """What client/transfer/README.md tells, so that a file of today is read by every later version."""
+    """The form that client/transfer/README.md tells, so that a file of today is read by every later version."""
     header = b'{"format":1,"what":"ledger"}'
     block = struct.pack(">IQQ", 2, 0, 3) + struct.pack(">II", 1, 2) + b"abc"
     end = struct.pack(">IQQ", 0, 2, 3)

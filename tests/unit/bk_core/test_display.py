@@ -1,4 +1,4 @@
-"""What a notebook shows: the rows that ``bk`` prints, as HTML in which no text of others is markup; short texts; no secrets."""
+"""The output of a notebook: the rows that ``bk`` prints, as HTML in which no text of others is markup; short texts; no secrets."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _SIZES = [
 
 @pytest.fixture
 def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Of a cluster without a bookie."""
+    """Yield the URI of a cluster without a bookie."""
     uri = f"memory://{tmp_path.name}"
     store = open_store(uri)
     store.initialize_cluster()

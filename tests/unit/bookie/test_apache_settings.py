@@ -1,4 +1,4 @@
-"""What is written into an Apache bookie's bookie.conf."""
+"""The lines of an Apache bookie's bookie.conf."""
 
 from pathlib import Path
 

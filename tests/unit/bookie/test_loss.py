@@ -1,4 +1,4 @@
-"""Which entries a bookie should hold, and when it may leave limbo or delete (RC-26, RC-27, B-12)."""
+"""The entries that a bookie should hold, and the time at which it may leave limbo or delete (RC-26, RC-27, B-12)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has gone wrong in bookies before (replication-protocol.md 14) and the bookie's half of the fault scenarios (13.3)."""
+"""The defects that bookies have had before (replication-protocol.md 14) and the bookie's half of the fault scenarios (13.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much a bookie accepts, and that what it accepted never takes more of the disk than was counted."""
+"""A bookie accepts what it has room for, and what it accepted never takes more of the disk than was counted."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_bke_9_a_journal_gives_back_what_nobody_needs(tmp_path: Path) -> None:
 
 
 def _head_descriptor(directory: Path) -> int:
-    """Of the database, through which LMDB writes its head: it syncs each write."""
+    """The descriptor of the database, through which LMDB writes its head: it syncs each write."""
     path = str((directory / "data.mdb").resolve())
     names = [name for name in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{name}")]
     held = [int(name) for name in names if os.readlink(f"/proc/self/fd/{name}") == path]

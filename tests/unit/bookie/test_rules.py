@@ -1,4 +1,4 @@
-"""What a bookie promises, one check per rule (replication-protocol.md 0.5), and that each check notices when its rule is broken.
+"""The promises of a bookie, one check per rule (replication-protocol.md 0.5), and that each check notices when its rule is broken.
 
 These are the methods that break a rule when they are replaced; simulations use the same ones. They belong to BookieMachine unless said
 otherwise (S: MemoryBookieStorage; F: a function of bk_core.protocol.bookie.loss).

@@ -1,4 +1,4 @@
-"""When a bookie believes that its ledgers are gone (BKE-1, BKE-2)."""
+"""The time at which a bookie believes that its ledgers are gone (BKE-1, BKE-2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a log of raw entries holds, and where its segments end."""
+"""The content of a log of raw entries, and the ends of its segments."""
 
 from __future__ import annotations
 

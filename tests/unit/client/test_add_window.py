@@ -1,4 +1,4 @@
-"""How many entries one client has under way, over all of its ledgers."""
+"""The entries that one client has under way, over all of its ledgers."""
 
 import random
 from collections import defaultdict
@@ -89,7 +89,7 @@ def test_the_more_ledgers_the_smaller_the_pieces_of_a_run() -> None:
 
 
 def test_however_ledgers_are_fed_they_stay_near_the_bound() -> None:
-    """By pieces, as write handles do: at most a quarter above the bound, for those that begin."""
+    """Entries come by pieces, as from write handles: at most a quarter above the bound, for those that begin."""
     for seed in range(50):
         rng = random.Random(seed)
         window, under_way = Window(8000), dict.fromkeys(range(rng.randrange(1, 30)), 0)
@@ -205,7 +205,7 @@ def test_a_turn_is_given_in_line_and_never_to_who_has_gone() -> None:
 
 
 def test_with_ids_of_the_callers_the_lowest_is_next() -> None:
-    """What lies below entries already handed in needs no room: only it can make some."""
+    """An entry below those already handed in needs no room: only it can make some."""
     window, share = full()
     above, below = place(5, first=7), place(5, first=3)
     for one in (above, below):

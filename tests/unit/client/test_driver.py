@@ -1,4 +1,4 @@
-"""How the effects of a machine reach connections: order, and what happens in between."""
+"""The way of a machine's effects to connections: order, and what happens in between."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_outcomes_of_a_step_are_told_although_one_of_them_raises() -> None:
 
 
 def test_a_machine_that_raises_fails_who_asked_it() -> None:
-    """What it raises before it knows a token, it does not tell of."""
+    """An error that it raises before it knows a token is not told."""
     driver, writer, told = writing(World(""))
     driver.step(writer.append, b"x", ONE, "zero", 0, asker="zero")
     with pytest.raises(TypeError):

@@ -1,4 +1,4 @@
-"""What nobody refers to any more goes: handles, writers and readers of logs, clients with their threads and descriptors.
+"""Objects that nobody refers to any more go: handles, writers and readers of logs, clients with their threads and descriptors.
 
 Each program is a process of its own: it counts objects, threads and descriptors, which other tests would disturb, and hears its warnings.
 """
@@ -72,7 +72,7 @@ def run(program: str) -> None:
 
 
 def test_writers_of_ledgers() -> None:
-    """What is pending keeps them until it is answered; their ledgers stay OPEN."""
+    """Pending requests keep them until they are answered; their ledgers stay OPEN."""
     run(
         """
         bk = bk_core.connect(uri)

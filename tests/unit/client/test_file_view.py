@@ -254,7 +254,7 @@ def test_a_file_that_is_replaced_under_a_view_is_read_as_it_is_now(client: bk_co
 def test_a_file_that_is_replaced_in_the_middle_is_read_anew(
     client: bk_core.BookKeeper, store: FileStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a read of the whole; who has pieces of it already is told."""
+    """A read of the whole notices it; who has pieces of it already is told."""
     store.put("/a", LARGE)
     with FileStoreView.open(client, "s") as view:
         seen(view, "/a", LARGE)

@@ -1,4 +1,4 @@
-"""What a write handle promises about buffers, order and bad input, against bookies on sockets in this process."""
+"""The promises of a write handle about buffers, order and bad input, against bookies on sockets in this process."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def without_bookies(cluster: tuple[str, list[EmbeddedBookie]]) -> Iterator[Write
 
 @pytest.mark.parametrize("known", [True, False])
 def test_leaving_the_block_tells_that_an_append_failed(cluster: tuple[str, list[EmbeddedBookie]], known: bool) -> None:
-    """Whether it fails before the end of the block or while the ledger is being closed."""
+    """It fails before the end of the block, or while the ledger is being closed."""
     failed = threading.Event()
     with pytest.raises(NotEnoughBookiesError), without_bookies(cluster) as ledger:
         ledger.append_future(b"lost").add_done_callback(lambda _: failed.set())

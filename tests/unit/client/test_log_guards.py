@@ -1,4 +1,4 @@
-"""What is refused unless one insists: a log of queries written exclusively, a listed ledger deleted; who writes a live segment."""
+"""Calls that are refused unless one insists: a log of queries written exclusively, a listed ledger deleted; who writes a live segment."""
 
 from __future__ import annotations
 

@@ -248,7 +248,7 @@ def await_segments(client: bk_core.BookKeeper, count: int) -> None:
 
 @pytest.mark.parametrize("limit", [{"roll_max_bytes": 10}, {"roll_max_entries": 2}, {"roll_max_s": 0.05}])
 def test_a_writer_rolls_by_itself(client: bk_core.BookKeeper, limit: dict[str, Any]) -> None:
-    """By bytes, by entries, and by age even if nobody writes; without entries there is no roll."""
+    """A ledger is rolled by bytes, by entries, and by age even if nobody writes; without entries there is no roll."""
     never = {"roll_max_bytes": None, "roll_max_entries": None, "roll_max_s": None}
     with LogWriter.open(client, "a", **{**never, **limit}) as writer:
         writer.append_run(*run_of(b"12345", b"67890"))
@@ -319,7 +319,7 @@ def test_a_writer_has_two_threads_until_it_ends(client: bk_core.BookKeeper, how:
 
 
 def test_closing_the_client_ends_the_writer(uri: str, client: bk_core.BookKeeper) -> None:
-    """What was on its way fails; no thread stays."""
+    """Appends on their way fail; no thread stays."""
     other = bk_core.connect(uri, limits=LIMITS)
     writer = LogWriter.open(other, "a")
     writer.append(b"x")

@@ -1,4 +1,4 @@
-"""What a writer of a log makes of what becomes of its requests: another writer takes over, ledgers fail, answers are lost."""
+"""A writer of a log, and the outcomes of its requests: another writer takes over, ledgers fail, answers are lost."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_writer_that_was_taken_over_says_so_on_every_call(client: bk_core.Book
 
 @pytest.mark.parametrize("known", [True, False])
 def test_leaving_the_block_tells_that_an_append_failed(client: bk_core.BookKeeper, known: bool) -> None:
-    """Whether it fails before the end of the block or while the writer is being closed."""
+    """It fails before the end of the block, or while the writer is being closed."""
     failed = threading.Event()
     with pytest.raises(LogTakenOverError), LogWriter.open(client, "a") as first:
         first.append(b"one")

@@ -1,4 +1,4 @@
-"""How long a call waits for what the reactor thread does: long for what gets on, not for ever for what does not."""
+"""The time for which a call waits for the reactor thread: long for what gets on, not for ever for what does not."""
 
 from __future__ import annotations
 

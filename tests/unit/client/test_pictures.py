@@ -80,7 +80,7 @@ def test_a_fragment_that_may_grow_has_no_end(client: BookKeeper) -> None:
 
 
 def steps_of(axes: Any) -> list[tuple[int, int]]:
-    """What the log had before and behind each segment that is drawn."""
+    """Return how much the log had before and behind each segment that is drawn."""
     return [tuple(map(int, line.get_ydata())) for line in axes.lines if line.get_linewidth() == 5]
 
 

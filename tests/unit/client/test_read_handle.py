@@ -1,4 +1,4 @@
-"""What a read handle promises, against bookies on sockets in this process."""
+"""The promises of a read handle, against bookies on sockets in this process."""
 
 from __future__ import annotations
 

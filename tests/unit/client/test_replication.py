@@ -1,4 +1,4 @@
-"""What the blocking side of re-replication adds to its machines: the lock looked at before each compare-and-set (RR-11)."""
+"""The blocking side of re-replication: the lock looked at before each compare-and-set (RR-11)."""
 
 from __future__ import annotations
 

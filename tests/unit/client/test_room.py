@@ -177,7 +177,7 @@ def test_a_completion_callback_passes_those_who_wait_for_more(small: bk_core.Boo
 
 
 def test_a_payload_of_a_run_costs_no_call(small: bk_core.BookKeeper) -> None:
-    """Of Python: a run has a thousand of them."""
+    """Count the lines of Python: a run has a thousand entries."""
 
     def calls(count: int) -> int:
         found = 0

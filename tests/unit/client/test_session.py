@@ -1,4 +1,4 @@
-"""What all handles of a client share, when several threads come at once."""
+"""The things that all handles of a client share, when several threads come at once."""
 
 from __future__ import annotations
 

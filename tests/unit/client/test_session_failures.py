@@ -1,4 +1,4 @@
-"""What is built for a client that cannot be made is given back."""
+"""A client that cannot be made gives back all that was built for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user of a write handle is told, and what each way of writing does, against bookies on sockets in this process."""
+"""The answers of a write handle, and the effect of each way of writing, against bookies on sockets in this process."""
 
 from __future__ import annotations
 

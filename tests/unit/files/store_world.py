@@ -164,7 +164,7 @@ class World:
             self.take(self.machine.release(ledger_id))
 
     def last(self) -> Any:
-        """What was told last: a value, or an error."""
+        """Return the value or the error that was told last."""
         return self.told[-1][1]
 
     def paths(self) -> list[str]:

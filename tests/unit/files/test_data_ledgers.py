@@ -1,4 +1,4 @@
-"""Who refers to a data ledger, when it may go, and that it is never referred to again."""
+"""References to a data ledger: it goes with the last one, and never gets another."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from bk_core.protocol.files.tree import FileTree
 from tests.unit.files.store_world import Entry, World, inline, large, replayed
 
 Plain = dict[str, Content | None]
-"""By path: the content of a file, None of a directory; the root is not in it."""
+"""The content of a file by its path, None of a directory; the root is not in it."""
 
 TINY = FileLimits(compact_bytes=600, compact_factor=2, part_bytes=80, drops_at_once=2)
 NAMES = ("a", "b", "ä")
@@ -262,7 +262,7 @@ class StorePlay:
         return sum(isinstance(decode(record), Put | Mkdirs | Rename | Delete | ReplaceAll) for _, record in log)
 
     def state_of(self, log: list[Entry]) -> Plain:
-        """By the model: changes go to the end of the log only, so those that it lacks are the last ones."""
+        """Return the state by the model: changes go to the end of the log only, so those that it lacks are the last ones."""
         lacking = self.changes_in(self.world.log) - self.changes_in(log)
         return self.states[len(self.states) - 1 - lacking]
 

@@ -36,7 +36,7 @@ class Message:
 
     @property
     def entry_id(self) -> int | None:
-        """Of an add or a read of one entry that is on its way to a bookie."""
+        """The entry of an add or a read that is on its way to a bookie."""
         entry_id = getattr(self.what, "entry_id", None)
         return entry_id if isinstance(self.what, Request) and entry_id is not None and entry_id >= 0 else None
 

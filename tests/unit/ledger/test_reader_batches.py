@@ -1,4 +1,4 @@
-"""How the range reader asks for many entries at a time (RD-10): batches, lanes of striped ledgers, how far it is ahead."""
+"""The requests of the range reader for many entries at a time (RD-10): batches, lanes of striped ledgers, how far it is ahead."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_the_parts_of_a_long_read_begin_at_one_replica_after_the_other() -> None
 
 
 def test_a_replica_s_turn_lasts_for_so_many_entries() -> None:
-    """What a bookie read ahead of one part of the read is asked of it by the next part."""
+    """The next part of a read asks a bookie for what it has read ahead."""
     limits = Limits(read_chunk_entries=2, read_chunks_in_flight=5, read_turn_entries=3)
     assert reader(0, 9, start=1, limits=limits).bookies == ["b", "b", "c", "c", "a"]
     assert reader(0, 9, start=1, limits=limits, options=ReadOptions(spread=False)).bookies == ["b"] * 5

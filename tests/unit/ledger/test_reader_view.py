@@ -1,4 +1,4 @@
-"""How far a reader may read, and what newer metadata does to it."""
+"""The end to which a reader may read, and the effect of newer metadata on it."""
 
 from __future__ import annotations
 

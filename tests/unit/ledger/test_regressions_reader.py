@@ -1,4 +1,4 @@
-"""What has gone wrong in readers before (replication-protocol.md 14), and the reading scenarios of 13.3."""
+"""The defects that readers have had before (replication-protocol.md 14), and the reading scenarios of 13.3."""
 
 from __future__ import annotations
 

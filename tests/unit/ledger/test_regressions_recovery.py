@@ -1,4 +1,4 @@
-"""What went wrong in the history of recovery (replication-protocol.md 14), replayed with the production machines of all parties."""
+"""The past defects of recovery (replication-protocol.md 14), replayed with the production machines of all parties."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What once went wrong in re-replication (replication-protocol.md 14.2) and two of its fault scenarios (13.3), one test each."""
+"""The past defects of re-replication (replication-protocol.md 14.2) and two of its fault scenarios (13.3), one test each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What went wrong in the past on the writing side, one test per entry of replication-protocol.md 14. The number is in the test's name."""
+"""The defects of the past on the writing side, one test per entry of replication-protocol.md 14. The number is in the test's name."""
 
 from __future__ import annotations
 

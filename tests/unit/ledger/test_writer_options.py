@@ -1,4 +1,4 @@
-"""What the opener of a ledger may choose: ids, deferred sync, timeouts, busy bookies, fault domains (replication-protocol.md 3)."""
+"""The choices of who opens a ledger: ids, deferred sync, timeouts, busy bookies, fault domains (replication-protocol.md 3)."""
 
 from __future__ import annotations
 

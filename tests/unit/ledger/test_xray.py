@@ -225,7 +225,7 @@ def test_every_copy_is_told_as_it_is(quorums: tuple[int, int, int], full: bool, 
 def test_a_bookie_that_holds_nothing_of_a_short_stretch_ends_nothing(
     quorums: tuple[int, int, int], full: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a striped ledger with few entries, of a fragment with few, and of what is left behind whole blocks."""
+    """A striped ledger with few entries, a fragment with few, and the rest behind whole blocks."""
     monkeypatch.setattr(scan, "BLOCK_ENTRIES", 4)
     places = [(first, last) for last in (*range(8), 4 * quorums[0], 8 * quorums[0] + 1) for first in {0, max(0, last - 1)}]
     for first, last in (*places, (4998, 5000), (4990, 5001)):

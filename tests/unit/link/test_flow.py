@@ -1,4 +1,4 @@
-"""How much one connection is asked for at once, and whose turn it is: a link of a given speed, in steps of time."""
+"""The bytes that one connection is asked for at once, and the turns on it: a link of a given speed, in steps of time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a connection is silent and a request on it is late: tables of what happened when, in seconds."""
+"""Silent connections and late requests on them: tables of what happened when, in seconds."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class FakeClient:
         self.recovered: list[int] = []
 
     def create_ledger(self, *, ledger_id: int | None = None, custom: Mapping[str, bytes] | None = None, **_settings: Any) -> WriteHandle:
-        """Of log "a", which most tests are about, unless ``custom`` says otherwise."""
+        """Create a ledger of log "a", which most tests are about, unless ``custom`` says otherwise."""
         custom = {"log": b"a"} if custom is None else custom
         ledger = Ledger(self.store.new_ledger_id() if ledger_id is None else ledger_id, custom=custom)
         self.ledgers[ledger.ledger_id] = ledger

@@ -1,4 +1,4 @@
-"""What a batch of a query is to a log, and how marks are stored."""
+"""The batches of a query in a log, and the form of their marks."""
 
 from __future__ import annotations
 

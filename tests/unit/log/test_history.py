@@ -99,7 +99,7 @@ def test_a_chunk_is_read_once(client: Any) -> None:
 
 
 def test_the_cache_is_bounded_and_forgets_what_was_used_longest_ago() -> None:
-    """By the segments in it, because chunks differ in size."""
+    """The bound counts segments, because chunks differ in size."""
     cache = ChunkCache(items_max=7)
     three = tuple(Segment(i, 1, i, i, 1, 1) for i in range(3))
     for number in (1, 2, 2):

@@ -1,4 +1,4 @@
-"""Whose a log is and whose a ledger is (OWN-1 .. OWN-7), over a store in memory; with ZooKeeper in tests/integration/identity/."""
+"""The owner of a log and the owner of a ledger (OWN-1 .. OWN-7), over a store in memory; with ZooKeeper in tests/integration/identity/."""
 
 from __future__ import annotations
 

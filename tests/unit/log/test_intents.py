@@ -1,4 +1,4 @@
-"""What a node of an intent holds, and how it is changed, over a store in memory."""
+"""The content of an intent's node, and its changes, over a store in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is gone, what may be deleted, and when: the janitor, trimming, retention and deletion over a memory store."""
+"""The writers that are gone, and what may be deleted when: the janitor, trimming, retention and deletion over a memory store."""
 
 from __future__ import annotations
 

@@ -324,7 +324,7 @@ def test_without_the_log_nothing_has_to_be_condemned() -> None:
 
 
 def test_a_pass_whose_time_is_over_begins_nothing_more() -> None:
-    """What it has condemned stays on the list for the next one."""
+    """Condemned segments stay on the list for the next trim."""
     talk = begin(LogCleaning("a", [77, 78], [77, 78]))
     talk.reply(ChangeList, version=8)
     talk.reply(RecoverLedger)

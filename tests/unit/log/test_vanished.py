@@ -1,4 +1,4 @@
-"""Which writers are gone for certain (JAN-5): the decision, and what real namespaces and a /proc that hides processes make of it."""
+"""The writers that are gone for certain (JAN-5): the decision, and what real namespaces and a /proc that hides processes make of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which cluster lies at a ledgers root (OWN-1, OWN-2, OWN-10), over nodes in memory; with ZooKeeper: tests/integration/identity/."""
+"""The cluster at a ledgers root (OWN-1, OWN-2, OWN-10), over nodes in memory; with ZooKeeper: tests/integration/identity/."""
 
 from __future__ import annotations
 

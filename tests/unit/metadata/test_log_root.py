@@ -1,4 +1,4 @@
-"""Where a store looks for logs before anybody has written down where they lie (OWN-8)."""
+"""The place where a store looks for logs before anybody has written it down (OWN-8)."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ OF_HISTOGRAMS = ("_bucket", "_count", "_sum")
 
 
 def wrong(expression: str) -> Iterator[str]:
-    """What Prometheus would find nothing by."""
+    """Return the names by which Prometheus would find nothing."""
     known: set[str] = {"client"}
     for found in SERIES.finditer(expression):
         name, matchers = found[1], found[2] or ""

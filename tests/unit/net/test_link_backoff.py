@@ -1,4 +1,4 @@
-"""How often a link tries again where somebody takes connections and closes them."""
+"""The attempts of a link where somebody takes connections and closes them."""
 
 from __future__ import annotations
 

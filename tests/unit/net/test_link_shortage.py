@@ -1,4 +1,4 @@
-"""What a link makes of connections that this host cannot make."""
+"""Links whose connections this host cannot make."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def test_what_fails_at_the_end_of_a_turn_stops_nothing(reactor: Reactor, caplog:
 
 
 def test_closing_leaves_no_file_open(waker_kind: str) -> None:
-    """Of many reactors, because what other tests left behind in this process may come and go meanwhile."""
+    """Many reactors are counted, because what other tests left behind in this process may come and go meanwhile."""
     tries = 20
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     for _ in range(tries):
@@ -183,7 +183,7 @@ def idle(reactor: Reactor) -> bool:
 
 
 def test_an_interrupt_never_loses_a_wake(reactor: Reactor) -> None:
-    """What was posted is done without anybody else's wake, wherever the interrupt strikes."""
+    """A posted function is called without anybody else's wake, wherever the interrupt strikes."""
 
     def strike() -> None:
         raise Struck

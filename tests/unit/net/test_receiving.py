@@ -43,7 +43,7 @@ def test_whatever_the_pieces_all_frames_come(seed: int) -> None:
 
 
 def test_a_large_frame_is_received_to_its_end_and_no_further() -> None:
-    """What comes behind it would have to be moved when it is done."""
+    """Bytes behind it would have to be moved when it is done."""
     left, right = socket.socketpair()
     with left, right:
         left.sendall(codec_v2.frame(bytes(WHOLE_BYTES))[:100])

@@ -1,4 +1,4 @@
-"""Who is in quarantine, and for how long (metadata.md 5.6)."""
+"""The bookies in quarantine, and their time there (metadata.md 5.6)."""
 
 from __future__ import annotations
 

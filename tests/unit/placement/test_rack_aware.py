@@ -42,7 +42,7 @@ def narrowest(ensemble: Sequence[str], quorum: int, racks: dict[str, str]) -> in
 
 
 def best_narrowest(size: int, quorum: int, racks: dict[str, str]) -> int:
-    """By brute force over the order of racks: the best that any ensemble can do."""
+    """Return by brute force over the order of racks the best that any ensemble can do."""
     return max(_width(names, quorum) for names in set(permutations(racks.values(), size)))
 
 

@@ -1,4 +1,4 @@
-"""Which address a new connection takes."""
+"""The address that a new connection takes."""
 
 from __future__ import annotations
 

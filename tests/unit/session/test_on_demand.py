@@ -1,4 +1,4 @@
-"""When a session on demand is opened and ended."""
+"""The beginning and the end of a session on demand."""
 
 from __future__ import annotations
 

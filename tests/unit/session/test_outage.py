@@ -1,4 +1,4 @@
-"""How long an outage of the metadata store is borne, and what is said about it."""
+"""The time for which an outage of the metadata store is borne, and the words about it."""
 
 from __future__ import annotations
 

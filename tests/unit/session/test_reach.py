@@ -1,4 +1,4 @@
-"""What is told of a metadata store that gives no session."""
+"""The words about a metadata store that gives no session."""
 
 from __future__ import annotations
 

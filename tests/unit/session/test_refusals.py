@@ -1,4 +1,4 @@
-"""Why bookies do not admit this client is told where an operation fails for it, and only there (LINK-10)."""
+"""The reason why bookies do not admit this client is told where an operation fails for it, and only there (LINK-10)."""
 
 from __future__ import annotations
 

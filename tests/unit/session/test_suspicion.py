@@ -1,4 +1,4 @@
-"""When a bookie whose connection broke is suspect, when it is asked again, and when it is trusted again."""
+"""The times at which a bookie whose connection broke is suspect, is asked again, and is trusted again."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tests.spark_clients import close_clients
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Any]:
-    """Of a cluster that only this test knows."""
+    """Yield the store of a cluster that only this test knows."""
     made: Any = open_store(f"memory://{tmp_path.name}")
     made.initialize_cluster()
     yield made

@@ -1,4 +1,4 @@
-"""What a trigger asks the metadata store about many logs: nothing as long as no watch has told of a change."""
+"""The questions of a trigger to the metadata store about many logs: nothing as long as no watch has told of a change."""
 
 from __future__ import annotations
 

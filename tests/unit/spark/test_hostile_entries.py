@@ -40,7 +40,7 @@ class Places:
         self.nodes, self.buffers = (8 + batch.items(slot, 16)[0] for slot in (1, 2))
 
     def buffer(self, entry: bytes, number: int) -> int:
-        """Where its bytes begin in the entry."""
+        """Return the place in the entry where its bytes begin."""
         return self.body + int(struct.unpack_from("<q", entry, self.buffers + 16 * number)[0])
 
 
@@ -73,7 +73,7 @@ def put(form: str, at: str, value: int, shift: int = 0) -> Bend:
 
 
 def offsets(*values: int) -> Bend:
-    """Of column ``text``."""
+    """Bend the offsets of column ``text``."""
     return lambda entry, places: struct.pack_into(f"<{len(values)}i", entry, places.buffer(entry, 3), *values)
 
 
@@ -336,7 +336,7 @@ def test_a_row_that_no_read_would_take_is_not_written(codec: str) -> None:
 
 @pytest.mark.parametrize("codec", ["none", "zstd", "lz4"])
 def test_the_bytes_of_an_entry_are_those_that_arrow_adds_up(codec: str) -> None:
-    """Of all columns, of some, and of nested ones; they decide how much is joined to one batch."""
+    """The sizes of all columns, of some, and of nested ones decide how much is joined to one batch."""
     table = pa.record_batch(
         {
             "id": pa.array(range(640), pa.int64()),
@@ -359,7 +359,7 @@ def test_the_bytes_of_an_entry_are_those_that_arrow_adds_up(codec: str) -> None:
 
 
 def test_metadata_of_one_form_are_parsed_once_and_only_then() -> None:
-    """What differs from entry to entry is checked in each; where the form itself differs, it is read anew."""
+    """The parts that differ from entry to entry are checked in each; where the form itself differs, it is read anew."""
     check = EntryCheck(SCHEMA, 1 << 20)
     for rows in (3, 2, 1, 3):
         assert check.shape(entry_of(BATCH.slice(0, rows)), 0, len(entry_of(BATCH.slice(0, rows)))).rows == rows

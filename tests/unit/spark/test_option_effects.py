@@ -30,7 +30,7 @@ ENTRIES = {AddRequest: "add", RequestedAdds: "add", ReadRequest: "read", BatchRe
 
 @pytest.fixture
 def uri(world: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Of the world's cluster, with clients as the options ask for them: not the one that the world lends to every writer."""
+    """Yield the URI of the world's cluster, with clients as the options ask for them: not the one that the world lends to every writer."""
     for module in (sink, commits, data_ledgers):
         monkeypatch.setattr(module, "client_for", clients.client_for)
     yield world.client.config.uri

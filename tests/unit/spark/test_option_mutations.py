@@ -104,7 +104,7 @@ def _takes(option: Option, text: str) -> bool:
 
 
 def test_processes_inherit_it() -> None:
-    """By PYTHONPATH alone, as Spark's planners and workers do."""
+    """A process imports by PYTHONPATH alone, as Spark's planners and workers do."""
     program = "from bk_spark.options.table import parse_options as p; print(p({'metadataServiceUri': 'zk://h/l', 'topic': 'a'}).log)"
     paths = os.pathsep.join([str(IGNORE), str(ROOT)])
     for ignored, log in (("log", "None"), ("logs", "a"), ("", "a")):

@@ -1,4 +1,4 @@
-"""What a read task makes of its ranges, against bookies on sockets in this process."""
+"""The reads of a task by its ranges, against bookies on sockets in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user sees of an error of a driver's call: the message, and not the way that it came."""
+"""A user sees the message of an error of a driver's call, and not the way that it came."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def test_open_ledgers_are_bounded(world: Any) -> None:
 
 
 def test_the_rows_of_many_logs_are_bounded_too(world: Any) -> None:
-    """What waits for a full entry counts: with a small bound the fullest log's rows go out early, as entries that are not full."""
+    """Rows that wait for a full entry count: with a small bound the fullest log's rows go out early, as entries that are not full."""
     rows = {"id": list(range(400)), "log": [f"l{i % 2}" for i in range(400)]}
     for bound, entries in (("1k", 4), ("1m", 2)):
         message = world.write(rows, rows, schema="id long, log string", maxInFlightBytes=bound)
@@ -207,7 +207,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(world: Any) -> 
 
 
 def test_an_overwrite_with_other_columns_is_told_how_to_replace_them(world: Any) -> None:
-    """Of batches, of streams in output mode complete, and where rows name their log."""
+    """Batches, streams in output mode complete, and rows that name their log."""
     world.write([1], log="a")
     routed = world.writer("id long, name string, log string", True)
     for refused in (
@@ -273,7 +273,7 @@ def test_columns_are_replaced_by_an_overwrite_alone(world: Any) -> None:
 
 
 def test_whoever_writes_the_columns_from_before_an_overwrite_is_told(world: Any) -> None:
-    """Of rows with the old columns, listed behind the new ones, nobody could read the log."""
+    """Nobody could read the log if rows with the old columns were listed behind the new ones."""
     world.write([1], log="a")
     late, wider = world.writer(log="a"), world.writer("id long, more long", log="a", mergeSchema="true")
     messages = [world.task(late, [2]), world.task(wider, {"id": [3], "more": [3]})]

@@ -1,4 +1,4 @@
-"""Which types a write may widen, judged by the packer that does it; columns by name; schemas that follow one another."""
+"""The types that a write may widen, judged by the packer that does it; columns by name; schemas that follow one another."""
 
 from __future__ import annotations
 

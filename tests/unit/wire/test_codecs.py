@@ -439,7 +439,7 @@ V3_ANSWERS = [
 
 @pytest.mark.parametrize("response", V3_ANSWERS, ids=repr)
 def test_every_v3_answer_reaches_the_client_whole(response: m.Response) -> None:
-    """What a bookie leaves out stays out: no body is not an empty body, an unknown LAC is not LAC 0."""
+    """A field that a bookie leaves out stays out: no body is not an empty body, an unknown LAC is not LAC 0."""
     [payload] = FrameReader().feed(ServerProtocol().encode(response, ReplyTo("v3", 3)))
     assert connection.decode_response(payload, "v3") == response
 

@@ -81,7 +81,7 @@ def test_data_that_somebody_deleted_is_said_to_be_lost(client: bk_core.BookKeepe
 
 
 def test_a_file_that_is_replaced_while_it_is_read(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was looked up is dropped before it is read: the file is looked up again, so it is read whole."""
+    """A file that was looked up is dropped before it is read: the file is looked up again, so it is read whole."""
     small(store, ledger=1).put("/big", BIG)
 
     def replaced(*_: Any) -> Any:

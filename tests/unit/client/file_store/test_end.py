@@ -106,7 +106,7 @@ def test_an_idle_store_learns_it_also_after_a_failure_of_its_watch(
 
 @pytest.mark.parametrize("kind", ["gc", "import"])
 def test_an_owner_that_was_fenced_knows_if_there_is_another(client: bk_core.BookKeeper, kind: str) -> None:
-    """Who is told of another owner looks for a program that has the store. Behind ``gc_file_store`` there is none."""
+    """A user who is told of another owner looks for a program that has the store. Behind ``gc_file_store`` there is none."""
     with bk_core.connect(client.config.uri) as other:
         store = FileStore.open(client, "a")
         store.put("/x", b"")
@@ -126,7 +126,7 @@ def test_an_owner_that_was_fenced_knows_if_there_is_another(client: bk_core.Book
 def test_an_error_says_whether_something_may_have_been_done(
     store: FileStore, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is refused before anything was done has a known outcome, also in another process; what was handed over has not."""
+    """A call that is refused before anything was done has a known outcome, also in another process; one that was handed over has not."""
     monkeypatch.setattr(owner_module, "UNDECIDED_BYTES_MAX", 1)
     stalled = Stalled(store, monkeypatch)
     errors: list[BkError] = []

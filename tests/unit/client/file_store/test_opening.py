@@ -504,7 +504,7 @@ def test_bookies_that_are_away_count_as_long_as_they_could_come_back(tmp_path: P
 
 
 def test_a_log_that_no_owner_could_ever_write_takes_the_next_ones_settings(client: bk_core.BookKeeper) -> None:
-    """What an open has left that ended between making the log and its first ledger."""
+    """The remains of an open that ended between making the log and its first ledger."""
     create_log(client, LOG, LogProperties(ensemble_size=5, write_quorum_size=5, ack_quorum_size=3, digest_type="MAC"), file_entries=True)
     with FileStore.open(client, "a", ensemble_size=2, write_quorum_size=2) as store:
         store.put("/x", BIG)

@@ -252,7 +252,7 @@ def test_a_data_ledger_that_is_being_made_at_the_end(
 
 
 def test_a_data_ledger_is_at_work_until_its_closing_is_asked_for(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits for the last one at work comes behind its closing."""
+    """A caller that waits for the last one at work comes behind its closing."""
     data, seen = store._data, []
     finish = data._finish
     monkeypatch.setattr(data, "_finish", lambda *arguments: (seen.append(len(data._busy)), finish(*arguments)))

@@ -1,4 +1,4 @@
-"""Who owns a file store that instances of fsspec write: one owner for a process, told of others, given up with its instances."""
+"""The owner of a file store that instances of fsspec write: one owner for a process, told of others, given up with its instances."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_a_head_may_come_in_pieces(gateway: Gateway, client: Client, size: int) 
 
 
 def test_a_form_that_trickles_in_is_cut_off(monkeypatch: pytest.MonkeyPatch, gateway: Gateway) -> None:
-    """Who has shown no secret has one time for the whole form, not one for each byte of it."""
+    """A peer that has shown no secret has one time for the whole form, not one for each byte of it."""
     monkeypatch.setattr(gateways, "TOKEN_WAIT_S", 0.5)
     with socket.create_connection((gateway.host, gateway.port), timeout=20) as connection:
         connection.sendall(b"POST /token HTTP/1.1\r\nContent-Length: 4096\r\n\r\n")

@@ -1,4 +1,4 @@
-"""What the checkpoint gateway says of another driver, of outages and of its own defects."""
+"""The words of the checkpoint gateway about another driver, of outages and of its own defects."""
 
 from __future__ import annotations
 
