@@ -16,6 +16,7 @@ from tests.integration.conftest import JavaClient, JavaClientError
 from tests.integration.secured_bookies import JAVA_SASL, java_password, java_tls_lines
 
 pytestmark = pytest.mark.apache
+UNAUTHORIZED_ACCESS = -102  # BKException.Code.UnauthorizedAccessException
 PAYLOADS = [b"x" * 1000] * 50 + [b"y" * 1_000_000]
 
 
@@ -56,5 +57,8 @@ def test_java_and_we_read_each_other(java_client: JavaClient, tmp_path: Path, ki
 
 
 def test_java_without_a_password_is_refused(java_client: JavaClient, tmp_path: Path) -> None:
-    with secured(tmp_path, java_client, sasl=True) as (cluster, _), pytest.raises(JavaClientError):
-        java_client.write(cluster, [b"from one that shows nothing"])
+    with secured(tmp_path, java_client, sasl=True) as (cluster, with_password):
+        assert with_password.write(cluster, [b"from one with the password"]).last_entry_id == 0
+        with pytest.raises(JavaClientError) as refused:
+            java_client.write(cluster, [b"from one that shows nothing"])
+        assert refused.value.code == UNAUTHORIZED_ACCESS

@@ -15,8 +15,9 @@ import bk_core
 from bk_core.bookie import apache
 from bk_core.bookie.certificates import LocalSecurity
 from bk_core.bookie.local_cluster import LocalCluster, local_cluster
+from bk_core.client.doctor.probe import probe_bookies
 from bk_core.client.files.fs import BookKeeperFileSystem
-from bk_core.errors import BkError, BookieUnavailableError
+from bk_core.errors import BookieAuthError, BookieTlsError, BookieUnavailableError, UnauthorizedError
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +37,12 @@ def test_its_uri_is_all_that_a_client_needs(secured: LocalCluster) -> None:
         with client.open_ledger(ledger.ledger_id) as reader:
             assert reader.read(0, 99) == [b"x" * 1000] * 100
     with bk_core.connect(secured.uri.partition("?")[0], operation_timeout_s=20) as stranger:
-        with pytest.raises(BkError), stranger.create_ledger() as refused:
+        refused = stranger.create_ledger()
+        with pytest.raises(UnauthorizedError):
             refused.append(b"x")
+        refused.abandon()
+    with bk_core.connect(secured.uri) as client, client.recover_ledger(refused.ledger_id) as recovered:
+        assert recovered.last_add_confirmed == -1  # none of the bookies has it
 
 
 def test_a_bookie_that_comes_back_asks_for_the_same(secured: LocalCluster) -> None:
@@ -47,6 +52,22 @@ def test_a_bookie_that_comes_back_asks_for_the_same(secured: LocalCluster) -> No
             secured.restart(index)
         with client.create_ledger() as later:
             later.append(b"y")
+    certificate, password = ("bookie_cert_file", "bookie_key_file"), ("bookie_user", "bookie_password_file")
+    for lacks, error in ((certificate, BookieTlsError), (password, BookieAuthError)):
+        with bk_core.connect(without(secured.uri, *lacks)) as stranger:
+            assert [probe.answers for probe in probe_bookies(stranger, stranger.bookies().writable).values()] == [False] * 3
+            refused = stranger.create_ledger()
+            with pytest.raises(error):
+                refused.append(b"x")
+            refused.abandon()
+
+
+def without(uri: str, *names: str) -> str:
+    """Return a URI without some of its options."""
+    place, _, query = uri.partition("?")
+    kept = [one for one in query.split("&") if one.partition("=")[0] not in names]
+    assert len(kept) == query.count("&") + 1 - len(names)
+    return f"{place}?{'&'.join(kept)}"
 
 
 def test_asyncio_and_file_systems_come_in_by_it(secured: LocalCluster) -> None:
@@ -65,15 +86,15 @@ def test_asyncio_and_file_systems_come_in_by_it(secured: LocalCluster) -> None:
 
 
 def test_bk_comes_in_by_it(secured: LocalCluster) -> None:
-    environment = {**os.environ, "BOOKKEEPER_URI": secured.uri}
+    environment = {**os.environ, "BOOKKEEPER_METADATA_SERVICE_URI": secured.uri}
 
     def bk(*arguments: str) -> str:
-        command = [sys.executable, "-m", "bk_core.cli", *arguments, "--uri", secured.uri]
+        command = [sys.executable, "-m", "bk_core.cli", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert bk("bookie", "health").count("writable") == 3
+    assert bk("bookie", "health", "--uri", secured.uri).count("writable") == 3
     with bk_core.connect(secured.uri) as client, client.create_ledger() as ledger:
         ledger.append(b"read by bk")
     assert "read by bk" in bk("ledger", "read", str(ledger.ledger_id))

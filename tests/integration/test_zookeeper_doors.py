@@ -8,6 +8,7 @@ import select
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -251,8 +252,10 @@ def test_a_wrong_password_is_refused_at_once_and_never_shown(world: World, caplo
     logging.getLogger("bk_core.metadata.kazoo").setLevel(1)
     try:
         for user in ("flights", "nobody"):
+            begun = time.monotonic()
             with pytest.raises(MetadataAuthError) as refused:
-                bk_core.connect(world.zookeeper.uri(), metadata_auth=ZooKeeperAuth("sasl", user, "wrong-8731"))
+                bk_core.connect(world.zookeeper.uri(), metadata_auth=ZooKeeperAuth("sasl", user, "wrong-8731"), metadata_timeout_s=60)
+            assert time.monotonic() - begun < 30
             assert f"sasl user '{user}'" in str(refused.value) and refused.value.code == "BK-METADATA-AUTH"
             assert "wrong-8731" not in str(refused.value)
         with closing(open_store(world.zookeeper.uri("/shown"), auth=ZooKeeperAuth("digest", "ann", "sand-8731"))) as store:
