@@ -10,9 +10,8 @@ from typing import Any
 
 from bk_core.errors import BookieKerberosError, InvalidArgumentError, MissingPackageError
 from bk_core.protocol.link.gssapi_exchange import GssapiExchange
+from bk_core.protocol.link.providers import SERVICE
 
-SERVICE = "bookkeeper"
-"""The first part of the principal of a bookie, as Apache has it by default."""
 _NOBODY = "localhost"  # stands for a host where no bookie is asked yet
 _CODE_MASK = 0xFFFFFFFF
 _EXPIRED = "the ticket has expired: renew it with kinit"

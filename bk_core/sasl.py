@@ -5,11 +5,8 @@ from __future__ import annotations
 import sys
 
 from bk_core.errors import InvalidArgumentError, MissingPackageError, RemoteProtocolError
+from bk_core.protocol.link.providers import SASL, SERVICE
 
-PLUGIN = "sasl"
-"""The name of Apache's authentication provider of bookies."""
-SERVICE = "bookkeeper"
-"""Both parts of the address that a response is for (wire-protocol.md 10.3)."""
 TOKEN_BYTES_MAX = 4096
 """The longest token of a bookie that is read; RFC 2831 allows 2047 bytes."""
 
@@ -27,7 +24,7 @@ class DigestMd5:
     """One exchange with one bookie; an ``ExplainedExchange``. Raises MissingPackageError without pure-sasl, InvalidArgumentError for a user
     or password with characters that Java's side would take for others."""
 
-    plugin = PLUGIN
+    plugin = SASL
 
     def __init__(self, user: str, password: str) -> None:
         check_sasl("bookies")

@@ -10,8 +10,9 @@ from urllib.parse import parse_qsl
 
 from bk_core.arguments import Check, check_fields, one_of, settings
 from bk_core.errors import InvalidArgumentError
-from bk_core.kerberos import SERVICE, Identity, check_identity
+from bk_core.kerberos import Identity, check_identity
 from bk_core.protocol.link.auth_exchange import AuthExchange
+from bk_core.protocol.link.providers import SERVICE
 from bk_core.sasl import DigestMd5
 from bk_core.secrets import Secret, SecretFile, SecretVariable, check_secret, text_of
 from bk_core.tls_files import MinimumTls, check_files, context_of

@@ -56,7 +56,7 @@ LAYERS = [
     Layer("bk_core.secrets", ("bk_core.errors",), ANY_STDLIB),
     Layer("bk_core.key_stores", ("bk_core.errors", "bk_core.secrets"), frozenset({*PURE, "cryptography", "os", "ssl", "sys"})),
     Layer("bk_core.tls_files", ("bk_core.errors", "bk_core.key_stores", "bk_core.secrets"), frozenset({*PURE, "ssl"})),
-    Layer("bk_core.sasl", ("bk_core.errors",), frozenset({*PURE, "sys", "puresasl"})),
+    Layer("bk_core.sasl", ("bk_core.errors", "bk_core.protocol.link"), frozenset({*PURE, "sys", "puresasl"})),
     Layer("bk_core.kerberos", ("bk_core.errors", "bk_core.protocol.link"), frozenset({*PURE, "gssapi", "hashlib", "sys"})),
     Layer("bk_core.security", ("bk_core.arguments", "bk_core.errors", "bk_core.kerberos", "bk_core.protocol.link", "bk_core.sasl",
                                "bk_core.secrets", "bk_core.tls_files"), frozenset({*PURE, "ssl", "urllib"})),

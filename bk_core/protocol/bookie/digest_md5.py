@@ -6,8 +6,10 @@ import hashlib
 import hmac
 from collections.abc import Mapping
 
-REALM = "bookkeeper"
-DIGEST_URI = "bookkeeper/bookkeeper"
+from bk_core.protocol.link.providers import SERVICE
+
+REALM = SERVICE
+DIGEST_URI = f"{SERVICE}/{SERVICE}"
 RESPONSE_BYTES_MAX = 4096  # RFC 2831, 2.1.2
 
 

@@ -14,10 +14,8 @@ from bk_core.protocol.bookie.listing import EntryListing
 from bk_core.protocol.bookie.roles import role_of
 from bk_core.protocol.bookie.runs import AddsAnswer, RequestedAdds, RequestedReads
 from bk_core.protocol.bookie.stream import Answer, Unit
+from bk_core.protocol.link.providers import BY_ROLE, SASL
 from bk_core.protocol.wire.messages import AuthRequest, AuthResponse, StartTlsRequest, StartTlsResponse, Status
-
-PLUGIN = "sasl"
-BY_ROLE = "BookieAuthZFactory"
 
 
 class Then(Enum):
@@ -104,7 +102,7 @@ class Gate:
         return GateAnswer(StartTlsResponse(request.request_id, Status.OK), Then.BEGIN_TLS)
 
     def _auth(self, request: AuthRequest, is_v2: bool) -> GateAnswer:
-        if request.plugin != PLUGIN:
+        if request.plugin != SASL:
             return GateAnswer(None, Then.CLOSE) if is_v2 else GateAnswer(failure(request, Status.UNAUTHORIZED))
         if self._kerberos is not None:
             return self._ticket(request, self._kerberos)
@@ -120,15 +118,15 @@ class Gate:
         except BookieKerberosError as error:
             self._is_refused = True
             return GateAnswer(None, reason=str(error.args[0]))
-        answer = None if token is None else AuthResponse(request.request_id, Status.OK, PLUGIN, token)
+        answer = None if token is None else AuthResponse(request.request_id, Status.OK, SASL, token)
         return GateAnswer(answer, Then.SERVE if exchange.done else Then.GO_ON)
 
     def _password(self, request: AuthRequest, users: Mapping[str, str], is_v2: bool) -> GateAnswer:
         if self._exchange is None or not request.payload:
             self._exchange = DigestMd5Server(users, self._nonce())
-            return GateAnswer(AuthResponse(request.request_id, Status.OK, PLUGIN, self._exchange.challenge()))
+            return GateAnswer(AuthResponse(request.request_id, Status.OK, SASL, self._exchange.challenge()))
         exchange, self._exchange = self._exchange, None  # a nonce serves once
         proof = exchange.proof(request.payload)
         if proof is None:  # v2 has no other way to say so
             return GateAnswer(None, Then.CLOSE) if is_v2 else GateAnswer(failure(request, Status.UNAUTHORIZED))
-        return GateAnswer(AuthResponse(request.request_id, Status.OK, PLUGIN, proof), Then.SERVE)
+        return GateAnswer(AuthResponse(request.request_id, Status.OK, SASL, proof), Then.SERVE)

@@ -13,6 +13,7 @@ from enum import Enum, auto
 
 from bk_core.errors import BkError, BookieAuthError, BookieRoleError, BookieSecurityError, BookieTlsError, RemoteProtocolError
 from bk_core.protocol.link.auth_exchange import AuthExchange, ExplainedExchange
+from bk_core.protocol.link.providers import BY_ROLE
 from bk_core.protocol.wire import codec_v3
 from bk_core.protocol.wire.codec_v2 import frame
 from bk_core.protocol.wire.messages import (
@@ -27,8 +28,6 @@ from bk_core.protocol.wire.messages import (
 from bk_core.protocol.wire.messages import Status as S
 
 AUTH_DISABLED = "AuthDisabledPlugin"  # wire-protocol.md 10.1
-BY_ROLE = "BookieAuthZFactory"
-"""The name of the provider that authorizes by role, which stands in the certificate (wire-protocol.md 10.4)."""
 FRAME_BYTES_MAX = 65_536
 """The longest answer that is taken before this client is admitted."""
 ANSWERS_MAX = 64

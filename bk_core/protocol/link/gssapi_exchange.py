@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from bk_core.errors import BookieKerberosError, RemoteProtocolError
+from bk_core.protocol.link.providers import SASL
 
-PLUGIN = "sasl"
-"""The name of Apache's authentication provider of bookies."""
 TOKEN_BYTES_MAX = 16_384
 """The longest token of a bookie that is read; those of Kerberos have some hundred bytes."""
 TOKEN_HEAD = b"\x60"
@@ -42,7 +41,7 @@ class GssapiExchange:
     """One exchange with one server; an ``ExplainedExchange``. ``who`` names the client for messages, ``target`` the service, and ``first``
     is the token with which ``context`` begins. ``peer`` is the kind of server, for messages."""
 
-    plugin = PLUGIN
+    plugin = SASL
 
     def __init__(self, who: str, target: str, context: SecurityContext, first: bytes, peer: str = "the bookie") -> None:
         self._who = who
