@@ -174,10 +174,11 @@ INTERRUPTS ?= 1000
 
 ## real clusters under faults (tests/soak). MINUTES, BOOKIES, SEED, PROTOCOL=v3
 # EMBEDDED=1; APACHE=4.14.7; METADATA=etcd for three etcds and embedded bookies; AUTO_RECOVERY=1 for bookies that are lost for good
+# SECURED=1 for TLS, certificates and passwords at embedded bookies
 soak: setup
 	@$(ENV) $(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(BOOKIES),--bookies $(BOOKIES)) $(if $(SEED),--seed $(SEED)) \
 	  $(if $(EMBEDDED),--embedded) $(if $(APACHE),--apache $(APACHE)) $(if $(PROTOCOL),--protocol $(PROTOCOL)) \
-	  $(if $(METADATA),--metadata $(METADATA)) $(if $(AUTO_RECOVERY),--auto-recovery)
+	  $(if $(METADATA),--metadata $(METADATA)) $(if $(AUTO_RECOVERY),--auto-recovery) $(if $(SECURED),--secured)
 
 ## SIGINT at random moments of every blocking call, on a quick cluster and on a slow one. INTERRUPTS, SEED
 interrupts: setup

@@ -24,6 +24,7 @@ def main() -> int:
     parser.add_argument("--apache", default=apache.DEFAULT_VERSION, metavar="VERSION")
     parser.add_argument("--metadata", choices=tuple(STORES), default="zookeeper", help="etcd: three servers, and embedded bookies")
     parser.add_argument("--auto-recovery", action="store_true", help="two processes of it, which are killed; bookies are lost for good")
+    parser.add_argument("--secured", action="store_true", help="TLS with certificates of clients, and a password; embedded bookies")
     parser.add_argument("--protocol", choices=("v2", "v3"), default="v2")
     parser.add_argument("--no-java", action="store_true", help="without Apache's Java client beside ours")
     parser.add_argument("--no-faults", action="store_true")
@@ -33,8 +34,9 @@ def main() -> int:
     directory = options.directory or Path(tempfile.mkdtemp(prefix="bk-soak-"))
     directory.mkdir(parents=True, exist_ok=True)
     logging.basicConfig(filename=directory / "client.log", level=logging.INFO, format="%(asctime)s %(threadName)s %(name)s %(message)s")
-    version = None if options.embedded or options.metadata == "etcd" else options.apache
-    what = f"{version or 'embedded'} bookies on {options.metadata}, {options.minutes:g} minutes"
+    version = None if options.embedded or options.secured or options.metadata == "etcd" else options.apache
+    kind = f"{'secured ' if options.secured else ''}{version or 'embedded'} bookies"
+    what = f"{kind} on {options.metadata}, {options.minutes:g} minutes"
     print(f"seed {seed}, {what}; history in {directory}", flush=True)
     faults = (FAULTS_ON_ETCD if options.metadata == "etcd" else FAULTS) + (AUTO_RECOVERY_FAULTS if options.auto_recovery else ())
     plan = Plan(
@@ -47,6 +49,7 @@ def main() -> int:
         faults=() if options.no_faults else faults,
         metadata=options.metadata,
         auto_recovery=options.auto_recovery,
+        secured=options.secured,
     )
     report = soak(plan, directory, lambda line: print(line, flush=True))
     print(report.text(), flush=True)

@@ -44,9 +44,10 @@ class ThroughProxy:
 
 
 class SoakCluster:
-    """Context manager. ``version`` is an Apache release; None for embedded bookies. ``metadata`` is one of STORES."""
+    """Context manager. ``version`` is an Apache release; None for embedded bookies. ``metadata`` is one of STORES. With ``secured``,
+    embedded bookies ask for a certificate and a password."""
 
-    def __init__(self, directory: Path, bookies: int, version: str | None, metadata: str = "zookeeper") -> None:
+    def __init__(self, directory: Path, bookies: int, version: str | None, metadata: str = "zookeeper", secured: bool = False) -> None:
         self.directory = directory
         self.version = version
         self._resources = ExitStack()
@@ -57,7 +58,14 @@ class SoakCluster:
             self._resources.callback(self.store.kill)
             self.store.start()
             self.bookies: LocalCluster = self._resources.enter_context(
-                local_cluster(bookies, directory / "cluster", apache=version, zookeeper=self.store.uri(self.store.ports))
+                local_cluster(
+                    bookies,
+                    directory / "cluster",
+                    apache=version,
+                    zookeeper=self.store.uri(self.store.ports),
+                    tls=secured,
+                    sasl=secured,
+                )
             )
             self.proxy = Proxy()
             self._resources.callback(self.proxy.close)
@@ -77,8 +85,15 @@ class SoakCluster:
         return link.target.startswith(self.store.name)
 
     def uri_through(self, owner: str) -> str:
-        """The URI of the metadata store for a client that reaches it over its own links."""
-        return self.store.uri([link.listen_port for link in self.store_links(owner)])
+        """The URI of the metadata store for a client that reaches it over its own links, with the options by which bookies admit it."""
+        place, _, _ = self.store.uri([link.listen_port for link in self.store_links(owner)]).partition("?")
+        return f"{place}?{self.uri.partition('?')[2]}"
+
+    @property
+    def password(self) -> str | None:
+        """The password that the bookies ask for, None if they ask for none."""
+        path = self.directory / "cluster" / "security" / "password"
+        return path.read_text().strip() if path.exists() else None
 
     def bookie_links(self, owner: str) -> dict[str, Link]:
         """Return the links to the bookies, by bookie id."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from bk_core.bookie import apache
 from bk_core.bookie.children import Child
 from bk_core.client import BookKeeper
+from tests.secured_matrix.logs import shown_secrets
 from tests.soak.auto_recovery import AutoRecoveries
 from tests.soak.checker import BESIDE_JAVA, Violation, check, lost
 from tests.soak.cluster import OPERATION_TIMEOUT_S, SoakCluster
@@ -51,6 +52,7 @@ class Plan:
 
     ``java``: with Apache's client beside ours (of the bookies' release, 4.18.0 for embedded ones); ``others``: with all other actors.
     ``metadata``: where it is kept, "zookeeper" or "etcd". ``auto_recovery``: with two processes of it, for AUTO_RECOVERY_FAULTS.
+    ``secured``: embedded bookies ask for a certificate and a password, which must stand in no log.
     ``complete``: go on for up to a minute until each kind of fault has happened; a machine under load may need it.
     """
 
@@ -65,6 +67,7 @@ class Plan:
     complete: bool = False
     metadata: str = "zookeeper"
     auto_recovery: bool = False
+    secured: bool = False
 
 
 @dataclass
@@ -110,13 +113,15 @@ def soak(plan: Plan, directory: Path, say: Callable[[str], None] = lambda _line:
     """Run a plan in an empty directory, which keeps the history."""
     report = Report(plan)
     started = time.monotonic()
-    with SoakCluster(directory, plan.bookies, plan.version, plan.metadata) as cluster:
+    with SoakCluster(directory, plan.bookies, plan.version, plan.metadata, plan.secured) as cluster:
         report.took["start"] = time.monotonic() - started
         run = _Soak(plan, cluster, report, say)
         try:
             run.play()
         finally:
             run.close()
+        if (password := cluster.password) is not None:
+            report.failures += [f"a log shows the password: {log}" for log in shown_secrets(directory, [password])]
     return report
 
 

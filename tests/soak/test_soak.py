@@ -199,6 +199,17 @@ def test_ten_seconds_on_embedded_bookies(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.deep
+@pytest.mark.timeout(600)
+def test_bookies_that_ask_for_a_certificate_and_a_password(tmp_path: Path) -> None:
+    """TLS and SASL begin anew over links that are cut, thin and silent, and behind kills of bookies and writers."""
+    faults = ("bookie_kill", "bookie_pause", "writer_kill", *LINK_FAULTS)
+    report = _run(Plan(20, SEED, version=None, faults=faults, secured=True), tmp_path)
+    assert report.good, report.text()
+    assert report.facts["entries_acknowledged"] > 500
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_client_that_closes_short_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole chain sees a real fault: a metadata store that records the end of a ledger one entry too low (CL-1, RC-18)."""
