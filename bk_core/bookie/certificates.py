@@ -14,7 +14,7 @@ from bk_core.bookie.door import Door
 from bk_core.bookie.kerberos_service import KerberosService
 from bk_core.bookie.private import FILE_MODE, make_directory
 from bk_core.errors import BookieUnavailableError
-from bk_core.kerberos import SERVICE
+from bk_core.protocol.link.providers import SERVICE
 
 USER = "bookkeeper-local"
 """The one user of a local cluster."""
