@@ -50,7 +50,7 @@ def check_cryptography() -> None:
 
 def key_pair_of(name: str, path: str, password: Secret | None) -> KeyPair:
     """Return certificate and key of a PKCS#12 file. ``name`` says which field the path is from, for messages. Raises KeyStoreError,
-    MissingPackageError, and whatever a function for the password raises."""
+    MissingPackageError, and SecretUnavailableError where a function for the password fails."""
     found = _opened(name, path, password)
     if found.key is None:
         raise KeyStoreError(f"{name}, {path}, cannot be used: it holds no private key, as a trust store does not")
@@ -65,7 +65,7 @@ def key_pair_of(name: str, path: str, password: Secret | None) -> KeyPair:
 
 def certificates_of(name: str, path: str, password: Secret | None) -> bytes:
     """Return all certificates of a PKCS#12 file in PEM. ``name`` says which field the path is from, for messages. Raises KeyStoreError,
-    MissingPackageError, and whatever a function for the password raises."""
+    MissingPackageError, and SecretUnavailableError where a function for the password fails."""
     found = _opened(name, path, password)
     held = [one.certificate for one in (found.cert, *found.additional_certs) if one is not None]
     if not held:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from bk_core.errors import ArgumentTypeError, SecretUnavailableError
+from bk_core.errors import ArgumentTypeError, BkError, SecretUnavailableError
 
 Secret: TypeAlias = str | bytes | Callable[[], str | bytes]
 """A secret itself, or a function without arguments that returns it, such as a SecretFile."""
@@ -64,21 +65,53 @@ def check_secret(name: str, secret: object) -> None:
 
 
 def revealed(name: str, secret: Secret) -> bytes:
-    """Return a secret as bytes, calling the function that it may be. ``name`` is the argument's, for errors. Raises ArgumentTypeError for
-    what is no secret, and whatever the function raises."""
+    """Return a secret as bytes, calling the function that it may be. ``name`` says whose it is, for errors. Raises ArgumentTypeError for
+    what is no secret, and SecretUnavailableError where the function fails: its own errors of this project as they are, of any other
+    exception the class alone, because its words may hold the secret."""
     check_secret(name, secret)
-    found = secret() if callable(secret) else secret
+    found = _returned(name, secret) if callable(secret) else secret
     if not isinstance(found, str | bytes):
-        raise ArgumentTypeError(f"the function {name} must return text or bytes, not {type(found).__name__}")
-    return found.encode() if isinstance(found, str) else found
+        raise ArgumentTypeError(f"the function of {name} must return text or bytes, not {type(found).__name__}")
+    if isinstance(found, bytes):
+        return found
+    try:
+        return found.encode()
+    except UnicodeEncodeError:
+        pass  # the error holds the text
+    raise SecretUnavailableError(f"{name} is no text: it holds halves of characters (surrogates)")
+
+
+def _returned(name: str, function: Callable[[], str | bytes]) -> str | bytes:
+    """Return what the function of a program returns. What it raises is left behind here: no log, no pickle and no message gets it."""
+    try:
+        return function()
+    except BkError:
+        raise
+    except BaseException as error:  # SystemExit and its like would end a thread that others wait for
+        if is_interrupt(error):
+            raise
+        kind = type(error).__name__
+    raise SecretUnavailableError(f"the function of {name} failed ({kind})")
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Return True for Ctrl-C, which only the main thread gets; anywhere else a program's own function raised it."""
+    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
+
+
+def told_of(error: BaseException, what: str) -> str:
+    """Return the text of an error for messages: the words of an error of this project, and of any other that ``what`` failed and the class
+    alone, because the words of a program's own may hold a secret."""
+    own = isinstance(error, BkError) and error.args
+    return str(error.args[0]) if own else f"{what} failed ({type(error).__name__})"
 
 
 def is_another(name: str, secret: Secret, shown: bytes) -> bool:
-    """Return True if the function now returns another secret than ``shown``, which was refused. False for a secret that is no function,
-    and if the function fails."""
+    """Return True if the function ``secret`` now returns another secret than ``shown``, which was refused. False for a secret that is no
+    function, and if the function fails."""
     try:
         return callable(secret) and revealed(name, secret) != shown
-    except Exception:  # its words may hold the secret
+    except BkError:
         return False
 
 
@@ -88,5 +121,6 @@ def text_of(name: str, secret: Secret) -> str:
     try:
         return revealed(name, secret).decode()
     except UnicodeDecodeError:
-        where = f" ({secret})" if isinstance(secret, SecretFile | SecretVariable) else ""
-        raise SecretUnavailableError(f"{name}{where} is not UTF-8 text, and nothing else is taken here") from None
+        pass  # the error holds the bytes
+    where = f" ({secret})" if isinstance(secret, SecretFile | SecretVariable) else ""
+    raise SecretUnavailableError(f"{name}{where} is not UTF-8 text, and nothing else is taken here")

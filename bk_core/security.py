@@ -77,8 +77,8 @@ class BookieTls:
         check_files(self)
 
     def context(self) -> ssl.SSLContext:
-        """Return a new context of these files. Raises InvalidArgumentError that names the file that cannot be used, and whatever a function
-        for the key's password raises."""
+        """Return a new context of these files. Raises InvalidArgumentError that names the file that cannot be used, and
+        SecretUnavailableError where a function for a password fails."""
         return context_of(
             "BookieTls",
             ca=self.ca,
@@ -125,8 +125,8 @@ class BookieSasl:
             raise InvalidArgumentError("BookieSasl needs user and password")
 
     def exchange(self, host: str) -> AuthExchange:
-        """Return a new exchange, whatever the ``host``. Raises MissingPackageError without pure-sasl, and whatever a function for the
-        password raises."""
+        """Return a new exchange, whatever the ``host``. Raises MissingPackageError without pure-sasl, and SecretUnavailableError
+        where a function for the password fails."""
         return DigestMd5(self.user, text_of("the password of BookieSasl", self.password))
 
 
@@ -181,8 +181,8 @@ class Security:
             raise InvalidArgumentError("Security() says nothing: give it tls or auth, or leave it out")
 
     def check(self) -> None:
-        """Read the files and secrets once. Raises InvalidArgumentError that names what cannot be used, and whatever a function for a secret
-        raises."""
+        """Read the files and secrets once. Raises InvalidArgumentError that names what cannot be used, SecretUnavailableError where a
+        function for a secret fails, and whatever a program's own exchange raises."""
         if self.tls is not None:
             self.tls.context()
         if self.auth is not None:

@@ -48,7 +48,7 @@ def context_of(
 
     ``owner`` is the class whose fields these are, for messages. Without ``ca`` and ``trust_store`` a client trusts the authorities of the
     system; a server asks clients for certificates only with ``ca``. Raises InvalidArgumentError that names the file that cannot be used
-    (KeyStoreError for a store), MissingPackageError, and whatever a function for a password raises.
+    (KeyStoreError for a store), MissingPackageError, and SecretUnavailableError where a function for a password fails.
     """
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
     made.minimum_version = _VERSIONS[minimum]
@@ -64,7 +64,7 @@ def context_of(
     elif not server:
         made.load_default_certs(ssl.Purpose.SERVER_AUTH)
     if cert is not None:
-        password = b"" if key_password is None else revealed("key_password", key_password)
+        password = b"" if key_password is None else revealed("the key's password", key_password)
         what = cert if key is None else f"{cert} with {key}"
         # an empty password is an error of the library, and None would ask at the terminal
         _load(owner, "cert", what, lambda: made.load_cert_chain(cert, key, lambda: password))

@@ -180,8 +180,8 @@ class MetadataTls:
         check_files(self)
 
     def context(self) -> ssl.SSLContext:
-        """Return a new context of these files. Raises InvalidArgumentError that names the file that cannot be used, and whatever a function
-        for the key's password raises."""
+        """Return a new context of these files. Raises InvalidArgumentError that names the file that cannot be used, and
+        SecretUnavailableError where a function for a password fails."""
         return context_of(
             "MetadataTls",
             ca=self.ca,

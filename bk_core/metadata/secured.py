@@ -7,9 +7,9 @@ import ssl
 import time
 from typing import Any
 
-from bk_core.errors import BkError
 from bk_core.metadata.access import MetadataTls
 from bk_core.protocol.session.reach import Reach
+from bk_core.secrets import told_of
 from bk_core.tls_files import TlsFailure, failure_of
 
 _REACH = {
@@ -27,11 +27,8 @@ def connect(tls: MetadataTls, address: tuple[Any, ...], host: str, timeout_s: fl
     deadline = time.monotonic() + timeout_s
     try:
         context = tls.context()
-    except OSError:
-        raise
-    except Exception as error:  # any other would end the thread of a library for good; a function's own words may hold the secret
-        told = str(error.args[0]) if isinstance(error, BkError) else f"the function of the key's password failed ({type(error).__name__})"
-        raise OSError(told) from None
+    except Exception as error:  # any other than OSError would end the thread of a library for good
+        raise OSError(told_of(error, "reading the files of MetadataTls")) from None
     with socket.create_connection(address[:2], timeout_s) as plain:  # the wrapped one takes the descriptor away from it
         plain.settimeout(max(0.05, deadline - time.monotonic()))
         secured = context.wrap_socket(plain, server_hostname=host)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bk_core.errors import (
-    BkError,
     BookieAuthError,
     BookieHostNameError,
     BookieSecurityError,
@@ -20,6 +19,7 @@ from bk_core.errors import (
 from bk_core.net.tls_socket import TlsSocket
 from bk_core.protocol.link.auth_exchange import AuthExchange
 from bk_core.protocol.link.entrance import FRAME_BYTES_MAX, Admitted, BeginTls, Entrance, Say, Step
+from bk_core.secrets import is_interrupt, told_of
 from bk_core.security import BookieTls, Security
 from bk_core.tls_files import TlsFailure, failure_of
 
@@ -43,18 +43,20 @@ Prepare = Callable[[str, str, Callable[[Prepared | None, BookieSecurityError | N
 
 def prepare(security: Security, bookie: str, host: str) -> Prepared:
     """Read files and secrets for one connection, which may take its time. Raises BookieSecurityError."""
+    problem: BookieSecurityError
     try:
         context = None if security.tls is None else _context_of(security.tls)
+        try:
+            exchange = None if security.auth is None else security.auth.exchange(host)
+            return Prepared(bookie, host, context, exchange)
+        except BaseException as error:  # a program's own may raise anything
+            if is_interrupt(error):
+                raise
+            kind = type(error) if isinstance(error, BookieAuthError) else BookieAuthError
+            problem = kind(f"no authentication at bookie {bookie}: {told_of(error, 'what makes the exchange')}", bookie=bookie)
     except Exception as error:
-        told = _told(error, "the function of the key's password")
-        raise BookieTlsError(f"no TLS to bookie {bookie}: {told}", bookie=bookie) from None
-    try:
-        exchange = None if security.auth is None else security.auth.exchange(host)
-    except Exception as error:
-        told = _told(error, "the function of the password, or what makes the exchange,")
-        kind = type(error) if isinstance(error, BookieAuthError) else BookieAuthError
-        raise kind(f"no authentication at bookie {bookie}: {told}", bookie=bookie) from None
-    return Prepared(bookie, host, context, exchange)
+        problem = BookieTlsError(f"no TLS to bookie {bookie}: {told_of(error, 'reading the files')}", bookie=bookie)
+    raise problem  # here, so that it does not carry a program's own error along
 
 
 def _context_of(tls: BookieTls) -> ssl.SSLContext:
@@ -64,11 +66,6 @@ def _context_of(tls: BookieTls) -> ssl.SSLContext:
     except InvalidArgumentError:
         time.sleep(REPLACED_S)
         return tls.context()
-
-
-def _told(error: Exception, what: str) -> str:
-    """Return a text of an error; of a program's own only the class, because its words may hold the secret."""
-    return str(error.args[0]) if isinstance(error, BkError) and error.args else f"{what} failed ({type(error).__name__})"
 
 
 class Entering:

@@ -25,7 +25,8 @@ def check_tls(tls: MetadataTls) -> None:
 
 
 def pem_of(tls: MetadataTls, host: str, port: int, timeout_s: float) -> Pem:
-    """Return what a connection to this server takes. Raises OSError, KeyStoreError, and whatever a function for a password raises."""
+    """Return what a connection to this server takes. Raises OSError, KeyStoreError, and SecretUnavailableError where a function
+    for a password fails."""
     authorities, key, chain = _authorities(tls), None, None
     if tls.cert is not None:
         key, chain = Path(tls.key or tls.cert).read_bytes(), Path(tls.cert).read_bytes()

@@ -18,6 +18,7 @@ from bk_core.background import WHEN_WOKEN, BackgroundLoop, WorkerPool
 from bk_core.display.words import host_port
 from bk_core.errors import (
     CLIENT_CLOSED,
+    ArgumentTypeError,
     BkError,
     ClientClosedError,
     MetadataAuthError,
@@ -37,7 +38,7 @@ from bk_core.metadata.uri import split_hosts
 from bk_core.protocol.session.outage import Connection as News
 from bk_core.protocol.session.outage import Welcome
 from bk_core.protocol.session.reach import ETCD, Found, Reach, is_at_odds, is_hopeless, told
-from bk_core.secrets import is_another, text_of
+from bk_core.secrets import is_another, text_of, told_of
 from bk_core.threads import Home, Monitor, SafeFuture, wait_done
 
 _LOG = logging.getLogger(__name__)
@@ -167,9 +168,9 @@ class Link:
             self._give_up(made)
             return False
         except Exception as error:  # a secret, a file of TLS, no descriptors: it is tried again, as after a server that is away
-            if isinstance(error, SecretUnavailableError):
+            if isinstance(error, SecretUnavailableError | ArgumentTypeError):  # the latter is of a function that returned no text
                 self._trouble = error
-            _LOG.debug("no connection to %s: %s", host_port(host, port), error)
+            _LOG.debug("no connection to %s: %s", host_port(host, port), told_of(error, "what it takes"))
             self._give_up(made)
             return False
         self._settle(made)
@@ -192,11 +193,7 @@ class Link:
             raise Failure("CANCELLED", "closed")
 
     def _token(self, made: Connection, auth: EtcdAuth, wait_s: float) -> str:
-        try:
-            password = text_of(_PASSWORD, auth.password)
-        except Exception as error:  # a function of the program may raise anything, and its words may hold the secret
-            failed = f"the function of {_PASSWORD} failed ({type(error).__name__})"
-            raise (error if isinstance(error, SecretUnavailableError) else SecretUnavailableError(failed)) from None
+        password = text_of(_PASSWORD, auth.password)
         self._shown = password.encode()
         answer = self.ask(made, "authenticate", pb.AuthenticateRequest(name=auth.user, password=password), wait_s)
         self._trouble = None
@@ -296,7 +293,7 @@ class Link:
             return False
         try:
             connection.token = self._token(connection, self._auth, max(deadline - time.monotonic(), 0.001))
-        except (Failure, SecretUnavailableError) as error:
+        except (Failure, BkError) as error:
             _LOG.debug("no new token from %s: %s", connection.address, error)
             return False
         return True

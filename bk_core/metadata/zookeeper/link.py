@@ -44,7 +44,7 @@ from bk_core.metadata.zookeeper.reconnecting import RECONNECT, Reconnecting
 from bk_core.protocol.session.outage import Connection, Welcome
 from bk_core.protocol.session.reach import Found, Reach, is_at_odds, is_hopeless, told
 from bk_core.sasl import check_sasl
-from bk_core.secrets import is_another, text_of
+from bk_core.secrets import is_another, text_of, told_of
 from bk_core.threads import Home, Monitor, SafeFuture, mark_own, wait_done
 
 _LOG = logging.getLogger(__name__)
@@ -356,8 +356,8 @@ class Link:
             self.client._connection.sasl_options = self._sasl_options()
             if self._auth is None or self._auth.scheme != "kerberos":  # about which ``_watch_sasl`` knows more
                 self._trouble = None
-        except Exception as error:  # a function of the program may raise anything, and its words may hold the secret
-            failed = f"the function of the password of ZooKeeper failed ({type(error).__name__})"
+        except Exception as error:
+            failed = told_of(error, "reading the secrets for ZooKeeper")
             self._trouble = error if isinstance(error, BkError) else SecretUnavailableError(failed)
             raise OSError("a secret could not be read") from None
 

@@ -28,7 +28,8 @@ class AuthExchange(Protocol):
 
 @runtime_checkable
 class ExplainedExchange(AuthExchange, Protocol):
-    """An exchange that knows what a refusal without a word means. Apache's bookies give none when their SASL fails."""
+    """An exchange that knows what a refusal without a word means. Apache's bookies give none when their SASL fails. Its ``str`` is shown in
+    messages and logs as the identity of this client, so it must hold no secret; that of any other exchange is never shown."""
 
     def refused(self, tokens: int) -> str:
         """Return the likely cause of a refusal that came after so many ``tokens`` of the bookie, for a message."""

@@ -77,6 +77,7 @@ class Entrance:
         self._bookie = bookie
         self._tls = tls
         self._exchange = exchange
+        self._plugin = "" if exchange is None else exchange.plugin
         self._stage = _Stage.TLS_ASKED
         self._number = self._answers = self._tokens = 0
         self._asked = 0  # the number of the request that was sent for its answer alone
@@ -139,15 +140,20 @@ class Entrance:
                 self._stage = _Stage.LAST_LOOK
                 return []
             if token is not None:
-                return [self._say(AuthRequest(self._next(), exchange.plugin, token)), self._look()]
-        except Exception as error:  # of any library; its words may hold what was secret
-            told = str(error.args[0]) if isinstance(error, BkError) else type(error).__name__
-            kind = type(error) if isinstance(error, BookieAuthError) else BookieAuthError
-            return self._away(f"and this client do not agree on AUTH {exchange.plugin!r}: {told}", kind)
-        return self._away(f"has ended AUTH {exchange.plugin!r} without its own proof")
+                return [self._say(AuthRequest(self._next(), self._plugin, token)), self._look()]
+        except BaseException as error:  # of any library; its words may hold what was secret
+            return self._failed_exchange(error)
+        return self._away(f"has ended AUTH {self._plugin!r} without its own proof")
+
+    def _failed_exchange(self, error: BaseException) -> list[Step]:
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+        told = str(error.args[0]) if isinstance(error, BkError) and error.args else type(error).__name__
+        kind = type(error) if isinstance(error, BookieAuthError) else BookieAuthError
+        return self._away(f"and this client do not agree on AUTH {self._plugin!r}: {told}", kind)
 
     def _auth(self, response: AuthResponse) -> list[Step]:
-        plugin = "" if self._exchange is None else self._exchange.plugin
+        plugin = self._plugin
         if response.status is not S.OK:
             return self._refused_token(plugin, response.status.name.lower())
         if response.plugin == AUTH_DISABLED:
@@ -165,9 +171,14 @@ class Entrance:
         return self._away(f"has another authentication provider than {plugin!r}, or does not take it ({status}){clear}")
 
     def _refused_secret(self) -> list[Step]:
-        exchange = self._exchange
-        why = exchange.refused(self._tokens) if isinstance(exchange, ExplainedExchange) else "the user or the secret is wrong there"
-        return self._away(f"does not take this client ({exchange}): {why}")
+        exchange, who = self._exchange, f"by AUTH {self._plugin!r}"
+        why = "the user or the secret is wrong there"
+        if isinstance(exchange, ExplainedExchange):  # no other promises that its text holds no secret
+            try:
+                who, why = str(exchange), exchange.refused(self._tokens)
+            except BaseException as error:
+                return self._failed_exchange(error)
+        return self._away(f"does not take this client ({who}): {why}")
 
     def _ask_why(self) -> list[Step]:
         """Find out which provider a bookie has that refuses a client without an exchange."""
@@ -176,7 +187,11 @@ class Entrance:
 
     def _looked(self, response: Response) -> list[Step]:
         if response.status is not S.UNAUTHORIZED:
-            if self._stage is _Stage.LAST_LOOK or self._exchange is None or self._exchange.done:
+            try:
+                is_in = self._stage is _Stage.LAST_LOOK or self._exchange is None or self._exchange.done
+            except BaseException as error:
+                return self._failed_exchange(error)
+            if is_in:
                 return [Admitted()]
             return self._away("serves this client before it has given its own proof")
         exchange = self._exchange

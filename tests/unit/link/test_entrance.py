@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -256,3 +257,46 @@ def test_answers_without_an_end_break_the_protocol() -> None:
         assert said(machine, m.BookieInfoResponse(1000 + number, Status.UNAUTHORIZED)) == []
     with pytest.raises(RemoteProtocolError, match="more than 64 answers came and AUTH is still awaited"):
         said(machine, m.BookieInfoResponse(1, Status.UNAUTHORIZED))
+
+
+@dataclass
+class Shown(Rounds):
+    """A program's exchange as a plain dataclass, whose ``repr`` holds all that it has."""
+
+    token: str = "moss-3310"
+
+
+def test_the_text_of_a_programs_exchange_is_not_shown() -> None:
+    machine = Entrance("b", tls=False, exchange=Shown([b"hello", b"more"]))
+    machine.begin()
+    said(machine, m.AuthResponse(1, Status.OK, "mine", b"go on"))
+    told = refusal(said(machine, m.AuthResponse(3, Status.UNAUTHORIZED, "mine", b"")))
+    assert "moss" not in str(told) and "(by AUTH 'mine')" in str(told) and isinstance(told, BookieAuthError)
+
+
+@dataclass
+class Explains(Rounds):
+    """An exchange that fails where it is to explain."""
+
+    def refused(self, tokens: int) -> str:
+        raise SystemExit("moss-3310")
+
+
+@dataclass
+class Undecided(Rounds):
+    """An exchange whose end cannot be had."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "done" and object.__getattribute__(self, "got"):
+            raise SystemExit("moss-3310")
+        return object.__getattribute__(self, name)
+
+
+@pytest.mark.parametrize("exchange", [Explains([b"hello", b"more"]), Undecided([b"hello", b"more"])])
+def test_whatever_a_programs_exchange_raises_ends_its_connection_alone(exchange: Any) -> None:
+    machine = Entrance("b", tls=False, exchange=exchange)
+    machine.begin()
+    said(machine, m.AuthResponse(1, Status.OK, "mine", b"go on"))
+    last = m.BookieInfoResponse(4, Status.UNAUTHORIZED if isinstance(exchange, Explains) else Status.OK)
+    told = refusal(said(machine, last))
+    assert "(SystemExit)" in f"({str(told).rpartition(': ')[2]})" and "moss" not in str(told) and isinstance(told, BookieAuthError)
