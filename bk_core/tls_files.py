@@ -16,6 +16,8 @@ MinimumTls: TypeAlias = Literal["1.2", "1.3"]
 """The lowest version of TLS that is spoken."""
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _OTHER_HOST = frozenset({62, 64})  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
+_OF_CERTIFICATES = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED", "HANDSHAKE_FAILURE")
+_OF_VERSIONS = ("PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL", "NO_PROTOCOLS_AVAILABLE", "VERSION_TOO_LOW", "INAPPROPRIATE_FALLBACK")
 _LACKS_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG")
 
 
@@ -24,7 +26,9 @@ class TlsFailure(Enum):
 
     UNTRUSTED = auto()  # its certificate is of no authority that is trusted, or is not valid now
     OTHER_HOST = auto()  # its certificate is for another host
-    REFUSED = auto()  # the other side ends the handshake, mostly for the sake of this client's certificate
+    REFUSED = auto()  # the other side ends the handshake for the sake of this client's certificate, or of what only it may know
+    VERSION = auto()  # there is no version of TLS that both sides speak
+    ENDED = auto()  # the other side, or the library, ends the handshake for another reason
     NO_TLS = auto()  # what answers is no TLS
     CLOSED = auto()  # the connection ended, which may have any cause
 
@@ -106,8 +110,16 @@ def failure_of(error: OSError) -> tuple[TlsFailure, str]:
     if isinstance(error, ssl.SSLCertVerificationError):
         return TlsFailure.OTHER_HOST if error.verify_code in _OTHER_HOST else TlsFailure.UNTRUSTED, error.verify_message
     reason = getattr(error, "reason", None) or ""
-    if isinstance(error, ssl.SSLEOFError | ConnectionError):
+    if isinstance(error, ssl.SSLEOFError | ssl.SSLSyscallError | ConnectionError):  # the second one once the first was raised
         return TlsFailure.CLOSED, ""
     if any(known in reason for known in _LACKS_TLS):
         return TlsFailure.NO_TLS, ""
-    return TlsFailure.REFUSED, reason.replace("_", " ").lower() or error.strerror or ""
+    words = reason.replace("_", " ").lower() or error.strerror or ""
+    if any(known in reason for known in _OF_VERSIONS):
+        return TlsFailure.VERSION, words
+    return TlsFailure.REFUSED if any(known in reason for known in _OF_CERTIFICATES) else TlsFailure.ENDED, words
+
+
+def versions_of(context: ssl.SSLContext) -> str:
+    """Return the versions of TLS that a context speaks, for messages."""
+    return f"TLS {next(name for name, version in _VERSIONS.items() if version == context.minimum_version)} and later"

@@ -223,10 +223,11 @@ class Session:
     def _bookies_changed(self, view: BookieView) -> None:
         if self._racks is not None:
             self._racks.bookies_changed({*view.writable, *view.readonly})
-        self._view = view
-        self.reactor.post(self._tell_of_bookies)
+        before, self._view = self._view, view
+        self.reactor.post(partial(self._tell_of_bookies, {*before.writable, *before.readonly} - {*view.writable, *view.readonly}))
 
-    def _tell_of_bookies(self) -> None:
+    def _tell_of_bookies(self, gone: Iterable[BookieId]) -> None:
+        self._refusals.over(*gone)
         self._suspects.probe()
         self._look_for_moved()
         for driver in tuple(self._on_bookies):
@@ -356,9 +357,9 @@ class Session:
             self.reactor.post(lambda: then(None, BookieTlsError(CLIENT_CLOSED, bookie=bookie)))
 
     def _entered(self, bookie: BookieId, error: BookieSecurityError | None) -> None:
-        """Note that a bookie admitted this client, or why it did not. Reactor thread."""
+        """Note for which reason a bookie does not admit this client; None where it does, or where that is not known. Reactor thread."""
         if error is None:
-            self._refusals.admitted(bookie)
+            self._refusals.over(bookie)
         elif self._refusals.happened(bookie, error) and not self._closed:
             log.warning("%s", error.args[0])
 

@@ -16,6 +16,8 @@ _REACH = {
     TlsFailure.UNTRUSTED: Reach.UNTRUSTED,
     TlsFailure.OTHER_HOST: Reach.OTHER_HOST,
     TlsFailure.REFUSED: Reach.REFUSES_TLS,
+    TlsFailure.VERSION: Reach.OTHER_TLS,
+    TlsFailure.ENDED: Reach.ENDS_TLS,
     TlsFailure.NO_TLS: Reach.LACKS_TLS,
     TlsFailure.CLOSED: Reach.CLOSES,
 }

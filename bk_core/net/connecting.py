@@ -229,6 +229,7 @@ class ConnectingLink(AnsweredLink):
         self._drop(Status.NOT_ADMITTED, str(error.args[0]))
 
     def _tell_of_entry(self, error: BookieSecurityError | None) -> None:
+        """Tell why this client is not admitted; None where it is, or where that is not known any more."""
         if self._on_entry is not None:
             self._on_entry(self.bookie, error)
 

@@ -21,7 +21,7 @@ from bk_core.protocol.link.auth_exchange import AuthExchange
 from bk_core.protocol.link.entrance import FRAME_BYTES_MAX, Admitted, BeginTls, Entrance, Say, Step
 from bk_core.secrets import is_interrupt, told_of
 from bk_core.security import BookieTls, Security
-from bk_core.tls_files import TlsFailure, failure_of
+from bk_core.tls_files import TlsFailure, failure_of, versions_of
 
 LENGTH_BYTES = 4
 REPLACED_S = 0.2  # a certificate and its key are two files, and one is replaced after the other
@@ -213,6 +213,11 @@ def failed_tls(prepared: Prepared, error: OSError) -> OSError | BookieSecurityEr
             kind, text = BookieHostNameError, f"has a certificate for another host than {prepared.host}{detail}"
         case TlsFailure.NO_TLS:
             text = f"agrees to TLS, and does not speak it{detail}"
-        case _:
+        case TlsFailure.VERSION:
+            versions = "" if prepared.context is None else f": this client speaks {versions_of(prepared.context)}"
+            text = f"speaks no version of TLS that this client does{detail}{versions}"
+        case TlsFailure.REFUSED:
             text = f"ends TLS{detail}: it may want a client certificate of an authority that it trusts"
+        case _:
+            text = f"ends TLS{detail}"
     return kind(f"bookie {prepared.bookie} {text}", bookie=prepared.bookie)

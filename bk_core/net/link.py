@@ -292,6 +292,8 @@ class BookieLink(ConnectingLink):
             self._counts.lost.value += not self._closed
         elif self._connecting and not self._closed:
             self._counts.connect_failed.value += 1
+            if backoff and status is not Status.NOT_ADMITTED:  # a refusal before this one may hold no more (LINK-10)
+                self._tell_of_entry(None)
         self._forget_socket()
         self._connecting = self._connected = False
         self._output.clear()

@@ -74,8 +74,8 @@ class LinkState(ABC):
         """``on_silent`` is called with the bookie and the time since which this connection had been silent when it was given
         up. ``on_short`` is called with the name and the meaning of the system's error when this host cannot make a connection
         (SES-9, SES-10). ``counts`` are those of this bookie, of all connections to it. ``prepare`` gets what a connection takes with
-        it where TLS or authentication are wanted; ``on_entry`` is called with the bookie and the reason why this client was not
-        admitted, or None when it was (LINK-10)."""
+        it where TLS or authentication are wanted; ``on_entry`` is called with the bookie and the reason why this client is not
+        admitted, or None when it is, or when the last attempt failed for another reason (LINK-10)."""
         self.bookie = bookie
         self.protocol = protocol
         self.failed_recently = False

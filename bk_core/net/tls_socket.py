@@ -136,13 +136,14 @@ class TlsSocket:
 
     def take_last_words(self) -> None:
         """Take what came before the connection broke, because a send that fails leaves it unread. Raises SSLError for the reason that the
-        other side gave, if it gave one."""
+        other side gave (an alert), if it gave one."""
         self._pull()
         try:
             self._tls.do_handshake()
             self._tls.read(1)
-        except (ssl.SSLWantReadError, ssl.SSLZeroReturnError, ssl.SSLEOFError):
-            return
+        except ssl.SSLError as error:
+            if "ALERT" in (error.reason or ""):  # anything else is of this side: nothing came, or its end
+                raise
 
     def send(self, data: memoryview) -> int:
         return self.sendmsg((data,))

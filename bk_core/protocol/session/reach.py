@@ -19,7 +19,9 @@ class Reach(Enum):
     SERVES = auto()  # a ZooKeeper that answers, and gave no session
     UNTRUSTED = auto()  # its certificate is of no authority that is trusted, or is not valid now
     OTHER_HOST = auto()  # its certificate is for another host
-    REFUSES_TLS = auto()  # it ends the handshake, mostly for the sake of this client's certificate
+    REFUSES_TLS = auto()  # it ends the handshake for the sake of this client's certificate
+    OTHER_TLS = auto()  # it speaks no version of TLS that this client does
+    ENDS_TLS = auto()  # it ends the handshake for another reason
     LACKS_TLS = auto()  # it was spoken to by TLS, and does not speak it
     NEEDS_TLS = auto()  # it speaks TLS, and was spoken to without
 
@@ -49,10 +51,14 @@ _TOLD = {
     Reach.UNTRUSTED: "the certificate of {0} is not trusted",
     Reach.OTHER_HOST: "the certificate of {0} is for another host",
     Reach.REFUSES_TLS: "{0} ends the TLS handshake: it may want a client certificate of an authority that it trusts",
+    Reach.OTHER_TLS: "{0} speaks no version of TLS that this client does (see `minimum` of MetadataTls)",
+    Reach.ENDS_TLS: "{0} ends the TLS handshake",
     Reach.LACKS_TLS: "{0} does not speak TLS: it may be the port without it ({1.scheme}://)",
     Reach.NEEDS_TLS: "{0} speaks TLS only: the URI then begins with {1.scheme}+tls://",
 }
-AT_ODDS = frozenset({Reach.UNTRUSTED, Reach.OTHER_HOST, Reach.REFUSES_TLS, Reach.LACKS_TLS, Reach.NEEDS_TLS})
+AT_ODDS = frozenset(
+    {Reach.UNTRUSTED, Reach.OTHER_HOST, Reach.REFUSES_TLS, Reach.OTHER_TLS, Reach.ENDS_TLS, Reach.LACKS_TLS, Reach.NEEDS_TLS}
+)
 """The outcomes that are about TLS. Waiting does not help."""
 _HOPELESS = AT_ODDS | {Reach.REFUSED, Reach.UNKNOWN_HOST}
 

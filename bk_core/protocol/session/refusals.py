@@ -19,9 +19,11 @@ class Refusals:
         self._errors[bookie] = error
         return before is None or before.args[0] != error.args[0]
 
-    def admitted(self, bookie: BookieId) -> None:
-        """Note that a bookie admitted this client."""
-        self._errors.pop(bookie, None)
+    def over(self, *bookies: BookieId) -> None:
+        """Forget the refusals of bookies: one admitted this client, is not registered any more, or its last attempt failed for another
+        reason."""
+        for bookie in bookies:
+            self._errors.pop(bookie, None)
 
     def explained(self, error: BkError) -> BookieSecurityError | None:
         """Return the error of an operation that lacked bookies as the refusal that is its cause, or None if none is. Where bookies refuse

@@ -222,7 +222,22 @@ def test_new_files_are_taken_at_a_later_attempt(world: World, tmp_path: Path) ->
             assert status is Status.OK and len(taken) == 2
 
 
-@pytest.mark.parametrize("ends", ["at once", "after START_TLS", "in the handshake"])
+def hello_of(server: tuple[str, str], peer: socket.socket) -> bytes:
+    """What a bookie says to the first words of a client in the handshake."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*server)
+    came, out = ssl.MemoryBIO(), ssl.MemoryBIO()
+    made = context.wrap_bio(came, out, server_side=True)
+    came.write(peer.recv(65_536))
+    with suppress(ssl.SSLWantReadError):
+        made.do_handshake()
+    return out.read()
+
+
+@pytest.mark.parametrize(
+    "ends",
+    ["at once", "after START_TLS", "in the handshake", "before a word of it", "after its first word", "within its words", "behind it"],
+)
 def test_a_connection_that_breaks_on_the_way_in_proves_nothing(world: World, ends: str) -> None:
     """A bookie that is being started or killed does that, so the bookie counts as one that cannot be reached."""
 
@@ -230,13 +245,46 @@ def test_a_connection_that_breaks_on_the_way_in_proves_nothing(world: World, end
         if ends == "at once":
             return
         whole(peer)
+        if ends == "after START_TLS":
+            return
+        say(peer, StartTlsResponse(1, Status.OK))
         if ends == "in the handshake":
-            say(peer, StartTlsResponse(1, Status.OK))
-            peer.recv(10)
+            peer.recv(10)  # the rest is unread, so the end is a reset
+        elif ends == "after its first word":
+            peer.recv(65_536)
+        elif ends == "within its words":
+            peer.sendall(hello_of(world.server, peer)[:500])
+        elif ends == "behind it":
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*world.server)
+            with suppress(ssl.SSLError, ConnectionError), context.wrap_socket(peer, server_side=True) as secured:
+                whole(secured)
 
     with listening(serve) as (address, _), closing(Client(address, Security(BookieTls(world.ca.certificate)))) as client:
         client.read()
-        assert client.answer() is Status.UNAVAILABLE and client.entries.empty()
+        assert client.answer() is Status.UNAVAILABLE
+        assert client.entries.get(timeout=PATIENCE_S) is None and client.entries.empty()  # nor does an earlier refusal hold
+
+
+def test_versions_that_do_not_fit_have_their_words(world: World) -> None:
+    """The bookie wants no client certificate, and the message says nothing of one."""
+
+    def serve(peer: socket.socket) -> None:
+        whole(peer)
+        say(peer, StartTlsResponse(1, Status.OK))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(*world.server)
+        with suppress(ssl.SSLError, ConnectionError), context.wrap_socket(peer, server_side=True):
+            pass
+
+    tls = BookieTls(world.ca.certificate, minimum="1.3")
+    with listening(serve) as (address, _), closing(Client(address, Security(tls))) as client:
+        client.read()
+        assert client.answer() is Status.NOT_ADMITTED
+        told = str(client.entries.get(timeout=PATIENCE_S))
+        assert "bookie b speaks no version of TLS that this client does" in told and "this client speaks TLS 1.3 and later" in told
+        assert "certificate" not in told
 
 
 class Late(socket.socket):

@@ -12,7 +12,7 @@ from bk_core.protocol.session.reach import AT_ODDS, Found, Reach, is_at_odds, is
 @pytest.mark.parametrize("reaches", list(itertools.product(Reach, repeat=2)))
 def test_only_what_refuses_is_unknown_or_at_odds_about_tls_everywhere_is_given_up_at_once(reaches: tuple[Reach, Reach]) -> None:
     """SES-11."""
-    tls = {Reach.UNTRUSTED, Reach.OTHER_HOST, Reach.REFUSES_TLS, Reach.LACKS_TLS, Reach.NEEDS_TLS}
+    tls = {Reach.UNTRUSTED, Reach.OTHER_HOST, Reach.REFUSES_TLS, Reach.OTHER_TLS, Reach.ENDS_TLS, Reach.LACKS_TLS, Reach.NEEDS_TLS}
     assert tls == AT_ODDS
     hopeless = {Reach.REFUSED, Reach.UNKNOWN_HOST} | tls
     assert is_at_odds([Found("h:1", reach) for reach in reaches]) is (bool(set(reaches) & tls) and Reach.SERVES not in reaches)

@@ -6,7 +6,7 @@ from bk_core.errors import BookieAuthError, BookieHostNameError, BookieTlsError,
 from bk_core.protocol.session.refusals import Refusals
 
 
-def test_a_refusal_explains_until_the_bookie_admits() -> None:
+def test_a_refusal_explains_until_it_is_over() -> None:
     """LINK-10: the class is that of the refusal, and the text of both is told."""
     refusals = Refusals()
     lacks = NotEnoughBookiesError("no bookie is left", ledger=7)
@@ -14,9 +14,9 @@ def test_a_refusal_explains_until_the_bookie_admits() -> None:
     assert refusals.happened("a", BookieTlsError("a has a bad certificate"))
     told = refusals.explained(lacks)
     assert type(told) is BookieTlsError and told.args[0] == "no bookie is left; a has a bad certificate" and told.context == {"ledger": 7}
-    refusals.admitted("b")
+    refusals.over("b")
     assert refusals.explained(lacks) is not None
-    refusals.admitted("a")
+    refusals.over("a")
     assert refusals.explained(lacks) is None
 
 
@@ -24,7 +24,7 @@ def test_the_same_reason_is_news_once() -> None:
     refusals = Refusals()
     assert refusals.happened("a", BookieTlsError("one")) and not refusals.happened("a", BookieTlsError("one"))
     assert refusals.happened("a", BookieTlsError("two")) and refusals.happened("b", BookieTlsError("two"))
-    refusals.admitted("a")
+    refusals.over("a")
     assert refusals.happened("a", BookieTlsError("two"))
 
 
@@ -44,3 +44,12 @@ def test_a_read_that_failed_for_another_reason_is_left_alone() -> None:
     assert refusals.explained(ReadError("a bad copy", status="DIGEST")) is None
     assert refusals.explained(ReadError("not admitted", status="NOT_ADMITTED")) is not None
     assert refusals.explained(OperationTimeoutError("slow")) is None  # a refusal comes at once
+
+
+def test_of_bookies_that_are_gone_no_refusal_is_left() -> None:
+    refusals = Refusals()
+    for bookie in "abc":
+        refusals.happened(bookie, BookieTlsError(bookie))
+    refusals.over("a", "c", "d")
+    told = refusals.explained(NotEnoughBookiesError("none"))
+    assert told is not None and told.args[0] == "none; b"
