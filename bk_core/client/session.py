@@ -23,7 +23,6 @@ from bk_core.errors import (
     AddQuorumTimeoutError,
     BkError,
     BookieSecurityError,
-    BookieTlsError,
     ClientClosedError,
     LocalResourceError,
     MetadataUnavailableError,
@@ -36,10 +35,10 @@ from bk_core.errors import (
 from bk_core.metadata.racks import RackMap
 from bk_core.metadata.store import BookieView, MetadataStore, Watch
 from bk_core.metrics.client import ClientCounts
-from bk_core.net.entering import Prepared, prepare
 from bk_core.net.link import BookieLink
 from bk_core.net.local_resources import shortage_now, shortage_text
 from bk_core.net.names import Names
+from bk_core.net.preparing import Preparations
 from bk_core.net.reactor import Reactor
 from bk_core.protocol.effects import Effect
 from bk_core.protocol.events import (
@@ -62,7 +61,6 @@ log = logging.getLogger("bk_core.client")
 T = TypeVar("T")
 
 METADATA_THREADS = 4
-SECURITY_THREADS = 2
 CLOSE_S = 10.0
 MOVED_LATELY_NS = 60_000_000_000  # a read takes less, and one that is asked again in vain does it once
 # The statuses of an operation that lacks connections.
@@ -110,7 +108,7 @@ class Session:
 
     link_type: type[BookieLink] = BookieLink
     security: Security | None = None
-    _preparing: WorkerPool | None = None  # threads that read files and secrets for connections, where there are any
+    _preparing: Preparations | None = None  # reads files and secrets for connections, where there are any
     tracers: tuple[Tracer, ...] = ()  # of ``BookKeeper.trace``; almost always none
     _shut = False  # True once links are closed; later ones are closed at once
 
@@ -142,10 +140,9 @@ class Session:
         self._names = Names(self.reactor.post)
         self._shortages = Shortages()
         self._refusals = Refusals()
-        # threads of their own: secrets and files may take long, and so may a metadata store that does not answer
         self.security = config.bookie_security
         if self.security is not None:
-            self._preparing = WorkerPool("bookkeeper-security", SECURITY_THREADS)
+            self._preparing = Preparations(self.security, self.reactor.post)
         self.placement = self._new_placement(self._racks)
         self._on_bookies: dict[Informed, None] = {}
         self.adds = AddWindow(config.limits.unretired_entries_max, self.counts.add_wait_seconds)
@@ -319,7 +316,7 @@ class Session:
                 on_silent=self._silent,
                 on_short=self._short,
                 counts=self.counts.bookie(bookie),
-                prepare=None if self._preparing is None else self._prepare,
+                prepare=None if self._preparing is None else self._preparing.begin,
                 on_entry=self._entered,
             )
             self._links[key] = found
@@ -336,25 +333,6 @@ class Session:
     def _short(self, error: str, text: str) -> None:
         if self._shortages.happened(error, text, self.reactor.now_ns()):
             log.warning("a connection to a bookie cannot be made: %s", text)
-
-    def _prepare(self, bookie: BookieId, host: str, then: Callable[[Prepared | None, BookieSecurityError | None], None]) -> None:
-        """Have the files and secrets for one connection read on a thread of their own (LINK-10)."""
-        security, pool = self.security, self._preparing
-        assert security is not None and pool is not None
-
-        def call() -> None:
-            made: Prepared | None = None
-            problem: BookieSecurityError | None = None
-            try:
-                made = prepare(security, bookie, host)
-            except BookieSecurityError as error:
-                problem = error
-            self.reactor.post(lambda: then(made, problem))
-
-        try:
-            pool.submit(call)
-        except ClientClosedError:
-            self.reactor.post(lambda: then(None, BookieTlsError(CLIENT_CLOSED, bookie=bookie)))
 
     def _entered(self, bookie: BookieId, error: BookieSecurityError | None) -> None:
         """Note for which reason a bookie does not admit this client; None where it does, or where that is not known. Reactor thread."""

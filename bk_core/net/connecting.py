@@ -79,14 +79,13 @@ class ConnectingLink(AnsweredLink):
         if self._prepare is None:
             self._look_up(attempt, address)
         else:
-            self._is_preparing = True
             self._attempt_until_ns = self._reactor.now_ns() + PREPARE_TIMEOUT_NS
-            self._prepare(self.bookie, address[0], partial(self._is_prepared, attempt, address))
+            self._turn = self._prepare(self.bookie, address[0], partial(self._is_prepared, attempt, address))
 
     def _is_prepared(self, attempt: int, address: tuple[str, int], prepared: Prepared | None, error: BookieSecurityError | None) -> None:
         if not self._is_current(attempt):
             return
-        self._is_preparing = False
+        self._turn = None
         if error is not None:
             self._turned_away(error)
             return
@@ -235,9 +234,10 @@ class ConnectingLink(AnsweredLink):
 
     def _attempt_is_over(self) -> None:
         """End an attempt that took too long. Once somebody has taken the connection, no other address is tried."""
-        if self._is_preparing:
-            text = f"the files and secrets for bookie {self.bookie} were not read within {PREPARE_TIMEOUT_NS / 1e9:g} s"
-            self._turned_away(BookieSecurityError(text, bookie=self.bookie))
+        if self._turn is not None:
+            begun, within = self._turn.has_begun, f"within {PREPARE_TIMEOUT_NS / 1e9:g} s"
+            why = f"were not read {within}" if begun else f"had no turn {within}, because earlier readings of them have not ended"
+            self._turned_away(BookieSecurityError(f"the files and secrets for bookie {self.bookie} {why}", bookie=self.bookie))
         elif self._entering is None:
             self._try_next("connect timed out")
         else:
@@ -250,7 +250,9 @@ class ConnectingLink(AnsweredLink):
             self._reactor.modify(self._socket, events, self)
 
     def _forget_socket(self) -> None:
-        self._entering, self._is_preparing = None, False
+        self._entering = None
+        if self._turn is not None:
+            self._turn.is_over, self._turn = True, None
         if self._socket is None:
             return
         with suppress(KeyError, ValueError, OSError):

@@ -37,8 +37,23 @@ class Prepared:
     exchange: AuthExchange | None
 
 
-Prepare = Callable[[str, str, Callable[[Prepared | None, BookieSecurityError | None], None]], None]
-"""A function that gets a bookie, its host, and what it calls with the outcome, on the reactor thread."""
+Then = Callable[[Prepared | None, BookieSecurityError | None], None]
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """One reading of files and secrets: ``then`` is called with the outcome, on the reactor thread."""
+
+    bookie: str
+    host: str
+    then: Then
+    has_begun: bool = False
+    is_over: bool = False
+    """True once the outcome was told, or nobody wants it any more: who sets it then gets none."""
+
+
+Prepare = Callable[[str, str, Then], Turn]
+"""A function that gets a bookie, its host, and what it calls with the outcome."""
 
 
 def prepare(security: Security, bookie: str, host: str) -> Prepared:

@@ -15,7 +15,7 @@ from bk_core.metrics.marks import Marks
 from bk_core.metrics.registry import Registry
 from bk_core.metrics.table import CLIENT
 from bk_core.net.asking import Asking
-from bk_core.net.entering import Entering, Prepare, Prepared
+from bk_core.net.entering import Entering, Prepare, Prepared, Turn
 from bk_core.net.names import Address, Names
 from bk_core.net.outstanding import Waiting
 from bk_core.net.reactor import Reactor, Timer
@@ -94,7 +94,7 @@ class LinkState(ABC):
         self._short = False  # the attempt that goes on has met a shortage on this host
         self._frame_bytes_max = frame_bytes_max + RECEIVE_SLACK_BYTES
         self._socket: socket.socket | TlsSocket | None = None
-        self._is_preparing = False  # files and secrets are being read for this attempt
+        self._turn: Turn | None = None  # in which files and secrets are read for this attempt
         self._prepared: Prepared | None = None
         self._entering: Entering | None = None  # while the connection is made and this client not admitted yet
         self._connecting = False

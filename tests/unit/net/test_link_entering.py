@@ -18,7 +18,7 @@ import pytest
 
 from bk_core.errors import BookieHostNameError, BookieSecurityError, BookieTlsError
 from bk_core.net import connecting
-from bk_core.net.entering import Entering, Prepare, Prepared, prepare
+from bk_core.net.entering import Entering, Prepare, Then, Turn, prepare
 from bk_core.net.link import BookieLink
 from bk_core.net.reactor import Reactor
 from bk_core.protocol.wire import codec_v2, codec_v3
@@ -119,13 +119,14 @@ class Client:
         self.answers: queue.SimpleQueue[Status] = queue.SimpleQueue()
         made: queue.SimpleQueue[BookieLink] = queue.SimpleQueue()
 
-        def prepared(bookie: str, host: str, then: Callable[[Prepared | None, BookieSecurityError | None], None]) -> None:
+        def prepared(bookie: str, host: str, then: Then) -> Turn:
             assert security is not None
             try:
                 outcome = partial(then, prepare(security, bookie, host), None)
             except BookieSecurityError as error:
                 outcome = partial(then, None, error)
             self.reactor.post(outcome)
+            return Turn(bookie, host, then, has_begun=True)
 
         options: dict[str, Any] = {"prepare": prepares or (None if security is None else prepared)}
         options["on_entry"] = lambda bookie, error: self.entries.put(error)
@@ -360,18 +361,46 @@ def test_a_function_that_fails_is_told_without_its_words(world: World) -> None:
         assert "the function of the key's password failed (KeyError)" in told and "moss" not in told
 
 
+def given(waiting: queue.SimpleQueue[Callable[..., None]]) -> tuple[Prepare, list[Turn]]:
+    """A way to read files that puts off the outcome, and the turns that it gave."""
+    turns: list[Turn] = []
+
+    def begin(bookie: str, host: str, then: Then) -> Turn:
+        turns.append(Turn(bookie, host, then, has_begun=True))
+        waiting.put(then)
+        return turns[-1]
+
+    return begin, turns
+
+
 def test_an_attempt_that_ended_meanwhile_takes_nothing_from_its_files() -> None:
     """A client that is closed while files are read: what comes of them is dropped."""
     waiting: queue.SimpleQueue[Callable[..., None]] = queue.SimpleQueue()
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        client = Client(listener.getsockname(), None, lambda bookie, host, then: waiting.put(then))
+        begin, turns = given(waiting)
+        client = Client(listener.getsockname(), None, begin)
         client.read()
         then = waiting.get(timeout=PATIENCE_S)
         client.reactor.post(client.link.close)
         assert client.answer() is Status.UNAVAILABLE
         client.reactor.post(lambda: then(None, BookieTlsError("late")))
         client.close()
-        assert client.entries.empty()
+        assert client.entries.empty() and turns[0].is_over
+
+
+@pytest.mark.parametrize(("begun", "why"), [(True, "were not read within 0.5 s"), (False, "had no turn within 0.5 s, because earlier")])
+def test_a_reading_that_hangs_and_one_that_has_no_turn_are_told_apart(begun: bool, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connecting, "PREPARE_TIMEOUT_NS", S // 2)
+    turns: list[Turn] = []
+
+    def begin(bookie: str, host: str, then: Then) -> Turn:
+        turns.append(Turn(bookie, host, then, has_begun=begun))
+        return turns[0]
+
+    with closing(Client(("127.0.0.1", 1), None, begin)) as client:
+        client.read()
+        assert client.answer() is Status.NOT_ADMITTED and turns[0].is_over
+        assert f"the files and secrets for bookie b {why}" in str(client.entries.get(timeout=PATIENCE_S))
 
 
 def test_a_bookie_that_answers_without_an_end_holds_up_nobody_else() -> None:
@@ -393,7 +422,7 @@ def test_files_that_nobody_reads_to_the_end_end_the_attempt(monkeypatch: pytest.
     monkeypatch.setattr(connecting, "PREPARE_TIMEOUT_NS", S // 2)
     waiting: queue.SimpleQueue[Callable[..., None]] = queue.SimpleQueue()
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        with closing(Client(listener.getsockname(), None, lambda bookie, host, then: waiting.put(then))) as client:
+        with closing(Client(listener.getsockname(), None, given(waiting)[0])) as client:
             client.read()
             assert client.answer() is Status.NOT_ADMITTED
             error = client.entries.get(timeout=PATIENCE_S)
