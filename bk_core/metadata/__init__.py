@@ -63,7 +63,8 @@ def open_store(
     the query names those that count as writable although they are not registered: ``host:port`` of each, or ``cookies`` for all that have
     a cookie; with that driver bookies may lose their registration while they serve (metadata.md 6.1).
 
-    No call on the store takes much longer than ``timeout_s``. By default logs live beside the ledgers root, at ``<ledgers root>-logs``;
+    No call on the store takes much longer than ``timeout_s``; only here a function for a secret is called on this very thread, for as long
+    as it takes. By default logs live beside the ledgers root, at ``<ledgers root>-logs``;
     clusters that have logs at ``bk-logs``, the default of earlier versions, keep them there (OWN-8). Raises InvalidArgumentError,
     MetadataUnavailableError, LayoutMismatchError; MetadataAuthError, MetadataDeniedError, MetadataTlsError and MetadataHostNameError of
     servers that do not take this client, or that this client does not trust.

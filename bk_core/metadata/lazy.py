@@ -36,7 +36,7 @@ class LazyStore:
         self._vouched = True
         self._changed = self._closed = False
         self._addresses: dict[BookieId, Address] = {}
-        self._on_bookies: list[_BookiesWatch] = []
+        self._on_bookies: list[_BookiesWatch] = []  # replaced under ``_lock``
         self._state = OnDemand()
         self._store: MetadataStore | None = None
         self._counts: MetadataCounts | None = None
@@ -44,7 +44,7 @@ class LazyStore:
         self._failures = 0  # openings that failed so far
         self._failure: BkError | None = None  # of the last one
         self._lock = threading.RLock()
-        self._idling: BackgroundLoop | None = None  # of the session that there is
+        self._idling: BackgroundLoop | None = None  # of the session that there is; replaced under ``_lock``
 
     def know(self, addresses: Mapping[BookieId, Address]) -> None:
         """Learn addresses of bookies that the store told to another process lately."""
@@ -111,11 +111,11 @@ class LazyStore:
                 if self._closed:
                     raise ClientClosedError(CLIENT_CLOSED)
                 self._store, self._state.open = store, True
+                self._idling = idling = BackgroundLoop("bk-metadata-idle", self._end_idle, of_client=True)
         except BaseException:
             store.close()
             raise
-        self._idling = BackgroundLoop("bk-metadata-idle", self._end_idle, of_client=True)
-        self._idling.start()
+        idling.start()
 
     def _end_idle(self) -> float | None:
         """End the session if nobody has used it for a while."""
@@ -175,8 +175,9 @@ class LazyStore:
     def watch_bookies(self, callback: Callable[[BookieView], None]) -> Watch:
         watched = _BookiesWatch(callback)
         with self._opening:
-            self._on_bookies = [*self._on_bookies, watched]
-            store = self._store
+            with self._lock:
+                self._on_bookies = [*self._on_bookies, watched]
+                store = self._store
             if store is not None:
                 watched.begin(store)
         return _Forgotten(partial(self._forget, watched))

@@ -14,7 +14,7 @@ from contextlib import suppress
 from threading import RLock
 
 from bk_core.background import WHEN_WOKEN, BackgroundLoop
-from bk_core.errors import MetadataError
+from bk_core.errors import CLIENT_CLOSED, ClientClosedError, MetadataError
 from bk_core.metadata.etcd._proto import etcd_pb2 as pb
 from bk_core.metadata.etcd.connection import Failure
 from bk_core.metadata.etcd.link import Link
@@ -35,15 +35,17 @@ class Lease:
         self._loop: BackgroundLoop | None = None
         self._closed = False
         self._lock = RLock()
-        self.number = 0
+        self.number = 0  # changed under ``_lock``
 
     def taken(self, timeout_s: float) -> int:
-        """Return the number of the lease, after taking one if there is none. Raises this project's errors. A lease of which the answer is
-        lost ends by itself."""
+        """Return the number of the lease, after taking one if there is none. Raises this project's errors, ClientClosedError once it is
+        closed. A lease of which the answer is lost, or that comes after the end, ends by itself."""
         if self.number:
             return self.number
         answer = self._link.call("grant", pb.LeaseGrantRequest(TTL=self._ttl_s), timeout_s)
         with self._lock:
+            if self._closed:
+                raise ClientClosedError(CLIENT_CLOSED)
             if not self.number:  # else another thread was faster, and this one's lease ends by itself
                 self._ttl_s, self.number = int(answer.TTL), int(answer.ID)
                 self._keep()
@@ -58,8 +60,11 @@ class Lease:
 
     def gone(self, number: int) -> None:
         """Note that the servers know no such lease."""
-        if number and self.number == number:
-            self.number = 0
+        with self._lock:  # another thread may say so, too, and take the next one at once
+            is_news = bool(number) and self.number == number
+            if is_news:
+                self.number = 0
+        if is_news:
             _LOG.warning("the session with etcd has ended; what it held is made again in a new one")
             self._on_lost()
 
@@ -87,10 +92,11 @@ class Lease:
 
     def close(self, wait_s: float) -> None:
         """End the lease at the servers, and with it its keys, as far as they can be reached in this time."""
-        self._closed = True
+        with self._lock:
+            self._closed = True
+            number, self.number = self.number, 0
         if self._loop is not None:
             self._loop.stop()
-        number, self.number = self.number, 0
         if number and self._link.connected:
             begun = time.monotonic()
             with suppress(MetadataError, Failure):

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from threading import RLock
 from typing import Any
 
 from bk_core.background import WHEN_WOKEN, BackgroundLoop, WorkerPool
@@ -33,6 +32,7 @@ from bk_core.metadata.etcd.certificates import pem_of
 from bk_core.metadata.etcd.connection import Connection, Failure, check_fork
 from bk_core.metadata.etcd.probe import DEFAULT_PORT, look
 from bk_core.metadata.etcd.words import Meaning, error_of, meaning_of
+from bk_core.metadata.tree.asking import AskedAside
 from bk_core.metadata.tree.connected import KNOWN_ADDRESS_S
 from bk_core.metadata.uri import split_hosts
 from bk_core.protocol.session.outage import Connection as News
@@ -72,7 +72,8 @@ class Link:
         self._session_timeout_s = session_timeout_s
         self._on_connection = on_connection
         self._condition = Monitor()
-        self._reviving = RLock()
+        self._reviving = AskedAside("bk-etcd-secret", f"the function of {_PASSWORD}", self._begin_again)
+        self._password = AskedAside("bk-etcd-password", f"the function of {_PASSWORD}", self._read_password)
         self._connection: Connection | None = None
         self._connecting: Connection | None = None
         self._welcome = Welcome()
@@ -193,11 +194,15 @@ class Link:
             raise Failure("CANCELLED", "closed")
 
     def _token(self, made: Connection, auth: EtcdAuth, wait_s: float) -> str:
-        password = text_of(_PASSWORD, auth.password)
+        password = self._password.answer(time.monotonic() + wait_s)
         self._shown = password.encode()
         answer = self.ask(made, "authenticate", pb.AuthenticateRequest(name=auth.user, password=password), wait_s)
         self._trouble = None
         return str(answer.token)
+
+    def _read_password(self) -> str:
+        assert self._auth is not None
+        return text_of(_PASSWORD, self._auth.password)
 
     @staticmethod
     def ask(made: Connection, method: str, request: Any, wait_s: float) -> Any:
@@ -347,21 +352,29 @@ class Link:
                 raise ClientClosedError(CLIENT_CLOSED)
             there, refused = self._connection, self._refused
         if there is None and refused is not None:
-            if not self._revived():
+            if not self._revived(refused, deadline):
                 raise refused.retold(str(refused.args[0]))
             return self._connected_by(deadline)
         return there
 
-    def _revived(self) -> bool:
-        """Begin anew if there is another secret than the one that was refused, which a function or a file may give."""
-        auth = self._auth
-        with self._reviving:
-            if self._refused is None:
-                return True
-            if auth is None or not is_another(_PASSWORD, auth.password, self._shown):
-                return False
-            self._refused = None
-            self._loop.wake()
+    def _revived(self, refused: MetadataAuthError, deadline: float) -> bool:
+        """Begin anew if there is another secret than the one that was refused, which a function or a file may give. Raises
+        MetadataAuthError if that is not known by the deadline."""
+        if self._auth is None:
+            return False
+        try:
+            return self._reviving.answer(deadline)
+        except SecretUnavailableError as error:
+            raise refused.retold(f"{refused.args[0]}; {error.args[0]}") from None
+
+    def _begin_again(self) -> bool:
+        """Begin anew with another secret, on a thread of its own. Returns False if there is none."""
+        if self._refused is None:  # an earlier call began
+            return True
+        if self._auth is None or not is_another(_PASSWORD, self._auth.password, self._shown):
+            return False
+        self._refused = None
+        self._loop.wake()
         return True
 
     def _tell_of_wait(self) -> None:

@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from threading import RLock
 from typing import Any
 
 from kazoo import exceptions as kazoo_errors
@@ -35,6 +34,7 @@ from bk_core.errors import (
 )
 from bk_core.metadata import secured
 from bk_core.metadata.access import MetadataTls, ZooKeeperAuth, identity_of, not_taken
+from bk_core.metadata.tree.asking import AskedAside
 from bk_core.metadata.tree.connected import KNOWN_ADDRESS_S, STOP_S
 from bk_core.metadata.zookeeper import tickets
 from bk_core.metadata.zookeeper.logging import quiet_logger
@@ -60,6 +60,7 @@ _LOST = (
 )
 _FIRST_LOOK_S = 0.3  # an existing server gives a session in a fraction of this
 _LOOK_S = 1.5
+_SECRET_S = 5.0  # for a function of the program, after which those who wait are told that it hangs
 _TICKET_AGAIN_S = 10.0
 LATE_S = 2.0  # a wait that is longer is told of
 _DROPS_MAX = 3  # connections that end in the midst of SASL, one after another; one may be of a server that was killed
@@ -136,7 +137,8 @@ class Link:
         self._shown = b""  # the password, at the last attempt to connect
         if auth is not None and auth.scheme == "kerberos":
             tickets.check(identity_of(auth))
-        self._reviving = RLock()
+        self._reviving = AskedAside("bk-zookeeper-secret", "the function of the password of ZooKeeper", self._begin_again)
+        self._secrets = AskedAside("bk-zookeeper-secrets", "the function of the password of ZooKeeper", self._read_secrets)
         self._trouble: BkError | None = None  # with a secret, at the last attempt to connect
         if tls is not None:
             tls.context()
@@ -170,7 +172,10 @@ class Link:
     def start(self, timeout_s: float, patient: bool) -> None:
         """Connect for the first time. Without ``patient`` it is given up at once where waiting does not help (SES-11)."""
         begun = time.monotonic()
-        self._speaker.call(self.client.start_async).result(timeout_s)
+        try:
+            self._speaker.call(self.client.start_async).result(timeout_s)
+        except TimeoutError:
+            raise self._unavailable(time.monotonic() - begun, ()) from None
         found: list[Found] = []
         if (not patient or self._tls is not None) and not self._wait_connected(min(timeout_s, _FIRST_LOOK_S), begun):
             found = look(self._hosts, min(timeout_s, _LOOK_S), self._tls)
@@ -277,21 +282,30 @@ class Link:
             if self._closed:
                 raise ClientClosedError(CLIENT_CLOSED)
             refused = self._refused
-        if refused and not self._revived():
+        if refused and not self._revived(deadline):
             raise self._not_taken()
         return self._is_connected_by(deadline) if refused else self.connected
 
-    def _revived(self) -> bool:
+    def _revived(self, deadline: float) -> bool:
         """Begin anew if there is another secret than the one that was refused, which a function or a file may give. Returns False if there
-        is none."""
-        auth = self._auth
-        with self._reviving:
-            if not self._refused:  # another thread was faster
-                return True
-            if auth is None or not self._has_another():
-                return False
-            self._refused = False
-            self._speaker.call(self.client.start_async).result(STOP_S)  # it ends what is left of the time before
+        is none. Raises MetadataAuthError if that is not known by the deadline."""
+        if self._auth is None:
+            return False
+        try:
+            return self._reviving.answer(deadline)
+        except SecretUnavailableError as error:
+            raise self._not_taken(f"{self._reason}; {error.args[0]}") from None
+
+    def _begin_again(self) -> bool:
+        """Begin anew with another secret, on a thread of its own. Returns False if there is none."""
+        if not self._refused:  # an earlier call began
+            return True
+        if not self._has_another():
+            return False
+        self._refused = False
+        begun = self._speaker.call(self.client.start_async)  # it ends what is left of the time before
+        if wait_done(begun, STOP_S):
+            begun.result()
         return True
 
     def _has_another(self) -> bool:
@@ -342,6 +356,9 @@ class Link:
         self._shown = password.encode()
         return {"mechanism": "DIGEST-MD5", "username": auth.user, "password": password}
 
+    def _read_secrets(self) -> tuple[set[tuple[str, str]], dict[str, Any] | None]:
+        return self._auth_data(), self._sasl_options()
+
     def _auth_data(self) -> set[tuple[str, str]]:
         auth = self._auth
         if auth is None or auth.scheme != "digest":
@@ -352,8 +369,9 @@ class Link:
         """Read the secrets anew before a connection is made. Raises OSError, after which kazoo tries again, as after a connection that
         failed; any other error would end its thread for good."""
         try:
-            self.client.auth_data = self._auth_data()
-            self.client._connection.sasl_options = self._sasl_options()
+            if self._auth is not None:
+                found = self._secrets.answer(time.monotonic() + _SECRET_S)
+                self.client.auth_data, self.client._connection.sasl_options = found
             if self._auth is None or self._auth.scheme != "kerberos":  # about which ``_watch_sasl`` knows more
                 self._trouble = None
         except Exception as error:
