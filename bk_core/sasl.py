@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from bk_core.errors import InvalidArgumentError, MissingPackageError, RemoteProtocolError
+from bk_core.errors import BookieAuthError, InvalidArgumentError, MissingPackageError, RemoteProtocolError
 from bk_core.protocol.link.providers import SASL, SERVICE
 
+_PROOF = b"rspauth="
 TOKEN_BYTES_MAX = 4096
 """The longest token of a bookie that is read; RFC 2831 allows 2047 bytes."""
 
@@ -53,11 +54,19 @@ class DigestMd5:
         return b""
 
     def answer(self, token: bytes) -> bytes | None:
-        """Return the response to the challenge; None once the bookie's own proof is right. Raises what pure-sasl raises if it is not, and
-        RemoteProtocolError for a token that is too long."""
+        """Return the response to the challenge; None once the bookie's own proof is right. Raises BookieAuthError if it is not,
+        RemoteProtocolError for a token that is too long, and what pure-sasl raises for one that it cannot read."""
         if len(token) > TOKEN_BYTES_MAX:
             raise RemoteProtocolError(f"a token of {len(token)} bytes")
-        answer: bytes | None = self._client.process(token)
+        from puresasl import SASLProtocolException
+
+        try:
+            answer: bytes | None = self._client.process(token)
+        except SASLProtocolException:
+            if not token.startswith(_PROOF):
+                raise
+            text = f"its proof is not that of one which knows the password of user {self._user!r}: it may be another server in its place"
+            raise BookieAuthError(text) from None
         return answer
 
     def refused(self, tokens: int) -> str:

@@ -30,6 +30,8 @@ from bk_core.protocol.wire.messages import Status as S
 AUTH_DISABLED = "AuthDisabledPlugin"  # wire-protocol.md 10.1
 FRAME_BYTES_MAX = 65_536
 """The longest answer that is taken before this client is admitted."""
+NAME_MAX = 64
+"""The characters of a name sent by a bookie that a message shows."""
 ANSWERS_MAX = 64
 """The most answers that are taken before: no exchange has so many, and one without an end would keep everybody else waiting."""
 
@@ -67,6 +69,11 @@ class _Stage(Enum):
     AUTH = auto()
     LAST_LOOK = auto()
     WHY = auto()
+
+
+def _shown(name: str) -> str:
+    """Return a name that a bookie sent, for messages: it may send any, of any length."""
+    return repr(name if len(name) <= NAME_MAX else f"{name[:NAME_MAX]}...")
 
 
 class Entrance:
@@ -159,7 +166,7 @@ class Entrance:
         if response.plugin == AUTH_DISABLED:
             return self._away(f"authenticates nobody, and this client is to authenticate ({plugin!r})")
         if response.plugin != plugin:
-            return self._away(f"answers by provider {response.plugin!r}, and this client asked for {plugin!r}")
+            return self._away(f"answers by provider {_shown(response.plugin)}, and this client asked for {plugin!r}")
         self._tokens += 1
         return self._token(response.payload)
 

@@ -300,3 +300,10 @@ def test_whatever_a_programs_exchange_raises_ends_its_connection_alone(exchange:
     last = m.BookieInfoResponse(4, Status.UNAUTHORIZED if isinstance(exchange, Explains) else Status.OK)
     told = refusal(said(machine, last))
     assert "(SystemExit)" in f"({str(told).rpartition(': ')[2]})" and "moss" not in str(told) and isinstance(told, BookieAuthError)
+
+
+def test_a_name_of_any_length_is_shown_in_part() -> None:
+    machine = Entrance("b", tls=False, exchange=Rounds([b"hello"]))
+    machine.begin()
+    told = str(refusal(said(machine, m.AuthResponse(1, Status.OK, "\x1b[31mevil\n" * 5000, b""))))
+    assert "answers by provider '\\x1b[31mevil" in told and "asked for 'mine'" in told and len(told) < 500

@@ -12,7 +12,7 @@ import pytest
 
 import bk_core
 from bk_core import BookieSasl, SecretFile, Security
-from bk_core.errors import InvalidArgumentError, MissingPackageError, SecretUnavailableError
+from bk_core.errors import BookieAuthError, InvalidArgumentError, MissingPackageError, SecretUnavailableError
 from bk_core.net.entering import prepare
 from bk_core.sasl import DigestMd5
 
@@ -47,7 +47,7 @@ def test_the_response_is_that_of_the_rfc_and_the_proof_is_checked(user: str, pas
 def test_a_bookie_that_does_not_know_the_password_is_found_out(proof: bytes) -> None:
     exchange = DigestMd5("ann", "moss-3310")
     exchange.answer(CHALLENGE)
-    with pytest.raises(Exception, match="Invalid server auth response") as told:
+    with pytest.raises(BookieAuthError, match="proof is not that of one which knows the password of user 'ann': it may be another") as told:
         exchange.answer(proof)
     assert "moss" not in str(told.value) and not exchange.done
 
