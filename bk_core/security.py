@@ -193,6 +193,9 @@ def security_of(uri: str) -> Security | None:
     """Return what the options of a URI say of the connections to bookies, None if they say nothing. They name files, never a secret, so
     that a URI may be shown. Raises InvalidArgumentError."""
     query = dict(parse_qsl(uri.partition("?")[2].partition("#")[0], keep_blank_values=True))
+    for name in URI_OPTIONS:
+        if name in query and not query[name]:
+            raise InvalidArgumentError(f"the option {name!r} of the URI has no value: write {name}=..., or leave it out")
     for name in ("bookie_tls", "bookie_verify_host", "bookie_kerberos"):
         if query.get(name, "true") not in ("true", "false"):
             raise InvalidArgumentError(f"{name} must be true or false, not {query[name]!r}")

@@ -83,6 +83,9 @@ def check_files(of: Any) -> None:
     for name in ("key_password", "key_store_password", "trust_store_password"):
         if getattr(of, name) is not None:
             check_secret(name, getattr(of, name))
+    for name in ("ca", "cert", "key", "key_store", "trust_store"):
+        if getattr(of, name) == "":
+            raise InvalidArgumentError(f"{name} must be the path of a file, not empty")
     if of.cert is None and (of.key is not None or of.key_password is not None):
         raise InvalidArgumentError("key and key_password mean nothing without cert")
     if of.key_store is not None and of.cert is not None:

@@ -128,6 +128,6 @@ def _access(uri: StoreUri, auth: MetadataAuth | None, tls: MetadataTls | None) -
         raise InvalidArgumentError(
             f"{uri.shown!r} is without TLS, but certificates are given: write {uri.driver}+tls://, or leave them out"
         )
-    if isinstance(auth, ZooKeeperAuth) and auth.scheme == "x509" and (tls is None or tls.cert is None):
-        raise InvalidArgumentError("scheme='x509' needs the client certificate of MetadataTls (cert) and a URI with zk+tls://")
+    if isinstance(auth, ZooKeeperAuth) and auth.scheme == "x509" and (tls is None or (tls.cert is None and tls.key_store is None)):
+        raise InvalidArgumentError("scheme='x509' needs the client certificate of MetadataTls (cert or key_store) and a URI with zk+tls://")
     return auth, (tls or MetadataTls()) if uri.by_tls else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -16,6 +17,7 @@ from bk_core.security import URI_OPTIONS as OF_BOOKIES
 SESSION_TIMEOUT_MS = 10_000
 _DIGITS_MAX = 20
 _OF_BOOKIES = "bookie_"
+_OF_PASSWORD = re.compile("[a-z_]*password", re.IGNORECASE)
 _OF_ALL = ("chroot", "log_root", "session_timeout_ms")
 _LAYOUTS = {"": None, "null": None, "hierarchical": "hierarchical", "longhierarchical": "longhierarchical", "flat": "flat"}
 _KNOWN = {"zk": "zk, zk+tls, zk+<layout>", "etcd": "etcd, etcd+tls, etcd+<layout>, etcd+apache"}
@@ -106,19 +108,8 @@ def _of_servers(uri: str, driver: str, rest: str, by_tls: bool, layout: str | No
     if parts.path.endswith("/"):
         raise InvalidArgumentError(f"the ledgers root of {shown(uri)!r} ends with a slash: write {parts.path.rstrip('/')}")
     split_hosts(hosts, 1)
-    found = _options(parts.query)
     known = (*_OF_ALL, *(_OF_APACHE if layout == APACHE else ()), *AUTH_OPTIONS[driver], *TLS_OPTIONS)
-    unknown = sorted(found.keys() - set(known) - set(OF_BOOKIES))
-    if unknown or parts.fragment:
-        name = (unknown or [parts.fragment])[0]
-        prefix = _OF_BOOKIES if name.startswith(_OF_BOOKIES) else ""
-        if "password" in name:
-            file = f"{prefix}password_file=PATH"
-            raise InvalidArgumentError(f"a URI never holds a password, as it does in {name.partition('=')[0]!r}: name a file, {file}")
-        if not unknown:  # it is not shown, because it may be the end of a password
-            raise InvalidArgumentError(f"{shown(uri)!r} has a '#', behind which nothing may stand: write %23 for one in an option")
-        hint = _meant(name, prefix, OF_BOOKIES if prefix else known)
-        raise InvalidArgumentError(f"{shown(uri)!r} has an unknown option {name!r}; {hint}")
+    found = _options(uri, parts.query, parts.fragment, known)
     return StoreUri(driver, hosts, parts.path, by_tls, layout, found, shown(uri))
 
 
@@ -137,15 +128,31 @@ def shown(uri: str) -> str:
     return f"{head}://{place.rpartition('@')[2]}{mark and mark + '...'}"
 
 
-def _options(text: str) -> dict[str, str]:
-    """Return the options of a URI by name. Raises InvalidArgumentError for one without a value, and for one that is given twice."""
-    found: dict[str, str] = {}
-    for name, value in parse_qsl(text, keep_blank_values=True):
+def _options(uri: str, text: str, fragment: str, known: tuple[str, ...]) -> dict[str, str]:
+    """Return the options of a URI by name. Raises InvalidArgumentError for one that is unknown, without a value, or given twice, and for a
+    fragment. What stands behind an ``&`` or a ``#`` may be a piece of a password: it is shown only where it is an option that is known,
+    or the first one that is not."""
+    given, found = parse_qsl(text, keep_blank_values=True), dict[str, str]()
+    takes = {*known, *OF_BOOKIES}
+    for name in [*(name for name, _ in given), fragment]:
+        if name not in takes and "password" in name.lower():
+            said = (_OF_PASSWORD.match(name) or ["password"])[0]  # what follows may be the password itself
+            file = f"{_OF_BOOKIES if name.startswith(_OF_BOOKIES) else ''}password_file=PATH"
+            raise InvalidArgumentError(f"a URI never holds a password, as it does in {said!r}: name a file, {file}")
+    for name, value in given:
+        if name not in takes and not value:
+            raise InvalidArgumentError(f"{shown(uri)!r} has an option without a value that is not known: write %26 for an & in a value")
+        if name not in takes:
+            prefix = _OF_BOOKIES if name.startswith(_OF_BOOKIES) else ""
+            hint = _meant(name, prefix, OF_BOOKIES if prefix else known)
+            raise InvalidArgumentError(f"{shown(uri)!r} has an unknown option {name!r}; {hint}")
         if name in found:
             raise InvalidArgumentError(f"the URI has the option {name!r} twice: leave one of them out")
         if not value:
             raise InvalidArgumentError(f"the option {name!r} of the URI has no value: write {name}=..., or leave it out")
         found[name] = value
+    if fragment:
+        raise InvalidArgumentError(f"{shown(uri)!r} has a '#', behind which nothing may stand: write %23 for one in an option")
     return found
 
 

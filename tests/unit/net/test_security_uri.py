@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import bk_core
-from bk_core import BookieKerberos, BookieSasl, BookieTls, SecretFile, Security
+from bk_core import BookieKerberos, BookieSasl, BookieTls, MetadataTls, SecretFile, Security
 from bk_core.config import ClientConfig
-from bk_core.errors import InvalidArgumentError, MetadataUnavailableError
+from bk_core.errors import InvalidArgumentError, KeyStoreError, MetadataUnavailableError
 from bk_core.metadata import open_store
 from bk_core.secrets import SecretVariable
 from bk_core.security import URI_OPTIONS, security_of
@@ -58,6 +58,7 @@ def test_it_names_files(query: str, security: Security | None) -> None:
         ("bookie_password_file=/p", "means nothing without bookie_user"),
         ("bookie_user=ann&bookie_password=moss-3310", "a URI never holds a password"),
         ("bookie_ca_file=/absent.pem", "ca of BookieTls, /absent.pem, cannot be used"),
+        ("bookie_ca_file=", "the option 'bookie_ca_file' of the URI has no value"),
         ("bookie_kerberos=false", "bookie_kerberos=false says nothing"),
         ("bookie_kerberos=1", "bookie_kerberos must be true or false"),
         ("bookie_keytab_file=/k", "needs the principal that the keytab is for"),
@@ -87,3 +88,19 @@ def test_whoever_opens_the_store_alone_lets_them_pass() -> None:
     options: Any = "&".join(f"{name}=true" for name in URI_OPTIONS)
     with pytest.raises(MetadataUnavailableError):
         open_store(f"{NOWHERE}?{options}", timeout_s=1)
+
+
+@pytest.mark.parametrize("made", [BookieTls, MetadataTls])
+@pytest.mark.parametrize("name", ["ca", "cert", "key", "key_store", "trust_store"])
+def test_an_empty_path_is_none(made: Any, name: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"{name} must be the path of a file, not empty"):
+        made(**{name: ""})
+
+
+def test_the_certificate_of_x509_may_stand_in_a_key_store() -> None:
+    for query, kind, text in (
+        ("key_store_file=/absent.p12", KeyStoreError, "key_store of MetadataTls, '/absent.p12', cannot be used"),
+        ("ca_file=/a", InvalidArgumentError, "client certificate of MetadataTls .cert or key_store."),
+    ):
+        with pytest.raises(kind, match=text):
+            open_store(f"zk+tls://127.0.0.1:1/ledgers?auth=x509&{query}", timeout_s=1)
