@@ -51,7 +51,8 @@ def context_of(
     """Return a new context of these files, each a path: of PEM, or of PKCS#12 where they are stores.
 
     ``owner`` is the class whose fields these are, for messages. Without ``ca`` and ``trust_store`` a client trusts the authorities of the
-    system; a server asks clients for certificates only with ``ca``. Raises InvalidArgumentError that names the file that cannot be used
+    system; a server asks clients for certificates only with either. Each certificate in them is trusted: an intermediate authority vouches
+    for what it signed, and a certificate of a server for itself. Raises InvalidArgumentError that names the file that cannot be used
     (KeyStoreError for a store), MissingPackageError, and SecretUnavailableError where a function for a password fails.
     """
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
@@ -59,9 +60,12 @@ def context_of(
     made.options |= ssl.OP_NO_RENEGOTIATION  # a handshake amid data, which Apache's bookies never ask for
     if not server:
         made.check_hostname = verify_host
+    if ca is not None or trust_store is not None:
+        made.verify_mode = ssl.CERT_REQUIRED
+        # each certificate is one that somebody chose to trust, as Java takes it, whether it has signed itself or not
+        made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if ca is not None:
         _load(owner, "ca", ca, lambda: made.load_verify_locations(ca))
-        made.verify_mode = ssl.CERT_REQUIRED
     elif trust_store is not None:
         trusted = certificates_of(f"trust_store of {owner}", trust_store, trust_store_password).decode("ascii")
         _load(owner, "trust_store", trust_store, lambda: made.load_verify_locations(cadata=trusted))

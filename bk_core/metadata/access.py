@@ -154,7 +154,8 @@ class MetadataTls:
     """
 
     ca: str | None = None
-    """The path of the certificates of the authorities that are trusted, and no others; None trusts those of the system."""
+    """The path of the certificates of the authorities that are trusted, and no others; None trusts those of the system. Each one in it is
+    trusted, also an intermediate one without those above it, or the very certificate of a server."""
     cert: str | None = None
     """The path of the client's own certificate, with those between it and its authority; None shows none."""
     key: str | None = None
@@ -169,7 +170,7 @@ class MetadataTls:
     key_store_password: Secret | None = field(default=None, repr=False)
     """The password of ``key_store``, or a function that returns it."""
     trust_store: str | None = None
-    """The path of a PKCS#12 file with the certificates of the authorities, in place of ``ca``; each one in it is trusted."""
+    """The path of a PKCS#12 file with the certificates of the authorities, in place of ``ca``; each one in it is trusted, too."""
     trust_store_password: Secret | None = field(default=None, repr=False)
     """The password of ``trust_store``, or a function that returns it."""
 

@@ -21,6 +21,7 @@ from bk_core.errors import BookieTlsError, InvalidArgumentError, KeyStoreError, 
 from bk_core.key_stores import certificates_of, key_pair_of
 from bk_core.metadata.etcd.certificates import pem_of
 from bk_core.net.entering import prepare
+from bk_core.tls_files import context_of
 from tests.integration.secured_zookeeper import Authority
 
 PASSWORD = "rain-5520"
@@ -270,3 +271,45 @@ def test_without_the_package_it_is_said_what_to_install(world: World, monkeypatc
     monkeypatch.setitem(sys.modules, "cryptography", None)
     with pytest.raises(MissingPackageError, match=r"PKCS#12 needs the package cryptography, .* pip install 'bk-spark\[pkcs12\]'"):
         certificates_of("trust_store", world.trust, PASSWORD)
+
+
+def trusting(world: World, directory: Path, kind: str, certificate: str) -> dict[str, str]:
+    """One certificate as the only one that is trusted."""
+    if kind == "ca":
+        return {"ca": certificate}
+    store = stored(directory / f"{Path(certificate).stem}-alone.p12", *NOKEYS, "-in", certificate)
+    return {"trust_store": store, "trust_store_password": PASSWORD}
+
+
+@pytest.mark.parametrize("kind", ["ca", "trust_store"])
+@pytest.mark.parametrize("of", [BookieTls, MetadataTls])
+def test_each_certificate_is_trusted_though_it_has_not_signed_itself(world: World, kind: str, of: Any, tmp_path: Path) -> None:
+    """As in Java, where each certificate of a trust store is an anchor. One that is no authority vouches for nothing but itself."""
+    below = world.between.signed(f"below-{tmp_path.name}", ["IP:127.0.0.1"])
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(*below)
+    for trusted in (world.between.certificate, below[0]):
+        shaken(of(**trusting(world, tmp_path, kind, trusted)).context(), server)
+    other = world.between.signed(f"other-{tmp_path.name}", ["IP:127.0.0.1"])
+    for nobody in (other[0], world.client[0]):
+        with pytest.raises(ssl.SSLCertVerificationError):
+            shaken(of(**trusting(world, tmp_path, kind, nobody)).context(), server)
+
+
+def test_a_certificate_that_is_no_authority_vouches_for_none_below_it(world: World, tmp_path: Path) -> None:
+    leaf = world.between.signed(f"leaf-{tmp_path.name}", ["IP:127.0.0.1"])
+    forged = Authority(world.between.directory, Path(leaf[0]).stem).signed(f"forged-{tmp_path.name}", ["IP:127.0.0.1"])
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(*forged)
+    with pytest.raises(ssl.SSLCertVerificationError, match="invalid CA certificate"):
+        shaken(BookieTls(leaf[0]).context(), server)
+
+
+@pytest.mark.parametrize("kind", ["ca", "trust_store"])
+def test_a_server_with_authorities_asks_for_a_certificate(world: World, kind: str, tmp_path: Path) -> None:
+    certificate, key = world.ca.signed(f"asking-{tmp_path.name}", ["IP:127.0.0.1"])
+    trusted: Any = trusting(world, tmp_path, kind, world.ca.certificate)
+    server = context_of("test", cert=certificate, key=key, key_password=None, verify_host=False, server=True, **{"ca": None, **trusted})
+    assert server.verify_mode is ssl.CERT_REQUIRED
+    with pytest.raises(ssl.SSLError):
+        shaken(BookieTls(world.ca.certificate).context(), server)
