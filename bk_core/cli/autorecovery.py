@@ -24,7 +24,10 @@ ROLES = ("auditor", "worker")
 @click.option("--role", type=click.Choice(ROLES), multiple=True, help="Do only this part. Without it: both.")
 @click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Ledgers that are repaired at a time.")
 @click.option(
-    "--delay", type=Number(min=0), help="Seconds that a bookie is away before it is lost. Without it: what the cluster has stored."
+    "--delay",
+    type=Number(min=0),
+    help="Seconds that a bookie is away before it is lost; if a second one goes meanwhile, both are lost at once. Without it: what the "
+    "cluster has stored.",
 )
 @click.option(
     "--grace",

@@ -51,10 +51,10 @@ class AutoRecoveryOptions:
     """The settings of auto-recovery, in seconds.
 
     ``look_s`` passes at most between two looks at the bookies, at the marks and at the switch; a bookie that comes or goes is looked at
-    at once. ``delay_s`` is how long a bookie is away before it is lost; None takes what the cluster has stored, which is 0 where nobody
-    stored it. ``grace_s`` is what the writer of an open ledger has to replace a lost bookie (RR-18). Ledgers of lost bookies are marked
-    again a minute later, and then every ``again_s``. All ledgers are looked at every ``check_s``, 0 for never. ``workers`` ledgers are
-    repaired at a time.
+    at once. ``delay_s`` is how long a bookie is away before it is lost; if a second one goes meanwhile, both are lost at once. None takes
+    what the cluster has stored, which is 0 where nobody stored it. ``grace_s`` is what the writer of an open ledger has to replace a lost
+    bookie (RR-18). Ledgers of lost bookies are marked again a minute later, and then every ``again_s``. All ledgers are looked at every
+    ``check_s``, 0 for never. ``workers`` ledgers are repaired at a time.
     """
 
     look_s: float = 5.0

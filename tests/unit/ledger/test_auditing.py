@@ -58,6 +58,23 @@ def test_two_that_are_away_are_lost_at_once() -> None:
     bookies = LostBookies(AGAIN)
     assert bookies.look("abcd", "abc", DELAY, 0) == lost(look=DELAY)
     assert bookies.look("abcd", "ab", DELAY, 1 * S) == lost("c", "d")
+    bookies.marked("cd", 1 * S)
+    assert bookies.look("abcd", "ab", DELAY * 100, 60 * S) == lost(look=61 * S), "again a minute later, whatever the delay"
+    assert bookies.look("abcd", "ab", DELAY * 100, 61 * S) == lost("c", "d")
+
+
+def test_a_dead_bookie_takes_no_other_ones_time() -> None:
+    """RR-16: one that was marked and keeps its cookie says nothing about the next one, which may only restart. Apache's auditor forgets a
+    bookie once it has audited it, too."""
+    bookies = LostBookies(AGAIN)
+    bookies.look("abc", "bc", 0, 0)
+    bookies.marked("a", 0)
+    bookies.look("abc", "bc", 0, 60 * S)
+    bookies.marked("a", 60 * S)
+    assert bookies.look("abc", "c", DELAY, 100 * S) == lost(look=100 * S + DELAY)
+    assert bookies.look("abc", "bc", DELAY, 130 * S) == lost(look=60 * S + AGAIN), "it is back"
+    assert bookies.look("abc", "c", DELAY, 200 * S) == lost(look=200 * S + DELAY)
+    assert bookies.look("abcd", "c", DELAY, 201 * S) == lost("b", "d", look=60 * S + AGAIN), "two that were not marked"
 
 
 def test_without_a_cookie_a_bookie_is_not_known() -> None:

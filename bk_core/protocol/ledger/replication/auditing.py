@@ -25,10 +25,11 @@ class Audit:
 class LostBookies:
     """Watches which bookies are away, and for how long (RR-16).
 
-    A bookie is away if it has a cookie and is not registered. It is lost after ``delay_ns`` away, at once if two or more are away. Its
-    ledgers are marked, again a minute later, and then every ``again_ns`` while it stays away. The second time is for ledgers that clients
-    created on it because they learned late that it was gone, and closed before they missed it. Nothing is done while no bookie at all is
-    registered: that is an outage, and nobody could take a copy.
+    A bookie is away if it has a cookie and is not registered. It is lost after ``delay_ns`` away, at once if another one is away too whose
+    ledgers were not marked yet: a dead bookie whose cookie is kept shortens no other's time. Its ledgers are marked, again a minute later,
+    and then every ``again_ns`` while it stays away. The second time is for ledgers that clients created on it because they learned late
+    that it was gone, and closed before they missed it. Nothing is done while no bookie at all is registered: that is an outage, and nobody
+    could take a copy.
     """
 
     def __init__(self, again_ns: int) -> None:
@@ -45,7 +46,7 @@ class LostBookies:
         self._away = away
         self._marked = {bookie: at for bookie, at in self._marked.items() if bookie in away}
         self._once &= away.keys()
-        wait_ns = 0 if len(away) > 1 else delay_ns
+        wait_ns = 0 if len(away.keys() - self._marked.keys()) > 1 else delay_ns
         due = {bookie: self._due_ns(bookie, since + wait_ns) for bookie, since in away.items()}
         lost = frozenset(bookie for bookie, at in due.items() if at <= now_ns)
         return Audit(lost, min((at for bookie, at in due.items() if bookie not in lost), default=None))
@@ -53,7 +54,7 @@ class LostBookies:
     def _due_ns(self, bookie: BookieId, lost_ns: int) -> int:
         marked = self._marked.get(bookie)
         again_ns = min(AGAIN_SOON_NS, self._again_ns) if bookie in self._once else self._again_ns
-        return lost_ns if marked is None else max(lost_ns, marked + again_ns)
+        return lost_ns if marked is None else marked + again_ns
 
     def marked(self, lost: Iterable[BookieId], now_ns: int) -> None:
         """Note that the ledgers of these bookies were marked by a look at all ledgers that began at ``now_ns``."""
