@@ -73,7 +73,7 @@ class AutoRecoveryOptions:
 class RecoveryEvent:
     """Something that auto-recovery did or met.
 
-    ``kind`` is elected, succeeded (by another auditor), off, on, lost, marked, checked, repaired, recovered, waits, failed or trouble.
+    ``kind`` is elected, deposed (another one audits), off, on, lost, marked, checked, repaired, recovered, waits, failed or trouble.
     ``text`` says it in words. ``count`` is a number of ledgers. The numbers are 0, and ``bookies`` is empty, where they say nothing.
     """
 
@@ -100,7 +100,7 @@ class AutoRecovery:
     """An auditor and workers on threads of their own, from ``start`` to ``close`` or until the client is closed. It is a context manager.
 
     ``audits`` and ``repairs`` choose the parts. ``repair`` has the options of each repair; which ledgers are open too long is decided here.
-    ``on_event`` is called on those threads, one call at a time.
+    ``on_event`` is called on those threads, one call at a time; what it raises is logged, and changes nothing.
     """
 
     def __init__(
@@ -118,6 +118,7 @@ class AutoRecovery:
         self._repair = replace(repair or RepairOptions(), lock_wait_s=0.0, grace_s=0.0)
         self._on_event = on_event or (lambda event: log.info("auto-recovery: %s", event.text))
         self._telling = threading.Lock()
+        self._teller: int | None = None  # the thread that is in ``on_event``
         self._stopping = Flag()
         self._audit_now, self._check_now, self._repair_now = Flag(), Flag(), Flag()
         self._brisk_until = 0.0
@@ -152,15 +153,19 @@ class AutoRecovery:
         self._repair_now.set()
 
     def close(self) -> None:
-        """End: the copies that are under way are finished or fail, and the vote is taken back. Waits for that at most a minute."""
+        """End: the copies that are under way are finished or fail, and the vote is taken back. Waits for that at most a minute, and not at
+        all in ``on_event``, for whose end they wait."""
         self._stopping.set()
         if self._watch is not None:
             self._watch.cancel()
         for flag in (self._audit_now, self._check_now, self._repair_now):
             flag.set()
+        if self._teller == threading.get_ident():
+            return
+        deadline = time.monotonic() + JOIN_S
         for thread in self._threads:
             if thread.ident is not None:
-                thread.join(JOIN_S)
+                thread.join(max(0.0, deadline - time.monotonic()))
 
     def __enter__(self) -> AutoRecovery:
         return self.start()
@@ -173,25 +178,30 @@ class AutoRecovery:
     def _thread(self, name: str, turn: Callable[[], None], now: Flag, at_end: Callable[[], None] = lambda: None) -> threading.Thread:
         def run() -> None:
             mark_own()
-            while not self._stopping.is_set():
-                now.clear()  # a change during the turn leads to another one
-                try:
-                    turn()
-                except ClientClosedError:
-                    break  # nothing can be done any more, and nobody waits for it
-                except BkError as error:
-                    self._say(RecoveryEvent("trouble", f"{name}: {error}"))
-                except Exception:
-                    log.exception("%s: a turn failed", name)
-                    self._say(RecoveryEvent("trouble", f"{name}: a turn failed; see the log"))
-                if not self._stopping.is_set():  # its flag may have been cleared with it
-                    now.wait(self._pause_s(now))
             try:
-                at_end()
-            except BkError as error:
-                log.debug("%s did not end well: %s", name, error)
+                self._again_and_again(name, turn, now)
+            finally:  # nobody else is elected while the vote stands
+                try:
+                    at_end()
+                except BkError as error:
+                    log.debug("%s did not end well: %s", name, error)
 
         return threading.Thread(target=run, name=name, daemon=True)
+
+    def _again_and_again(self, name: str, turn: Callable[[], None], now: Flag) -> None:
+        while not self._stopping.is_set():
+            now.clear()  # a change during the turn leads to another one
+            try:
+                turn()
+            except ClientClosedError:
+                return  # nothing can be done any more, and nobody waits for it
+            except BkError as error:
+                self._say(RecoveryEvent("trouble", f"{name}: {error}"))
+            except Exception:
+                log.exception("%s: a turn failed", name)
+                self._say(RecoveryEvent("trouble", f"{name}: a turn failed; see the log"))
+            if not self._stopping.is_set():  # its flag may have been cleared with it
+                now.wait(self._pause_s(now))
 
     def _pause_s(self, now: Flag) -> float:
         """Return the seconds until the next turn. Nobody tells a worker of the marks of another host's auditor, so it looks often where
@@ -201,7 +211,13 @@ class AutoRecovery:
 
     def _say(self, event: RecoveryEvent) -> None:
         with self._telling:
-            self._on_event(event)
+            self._teller = threading.get_ident()
+            try:
+                self._on_event(event)
+            except BaseException:  # callbacks of users may raise SystemExit, and without these threads nothing is repaired
+                log.exception("a callback of auto-recovery failed: %s", event.text)
+            finally:
+                self._teller = None
 
     # --- the auditor -------------------------------------------------------------------------------------------------
 
@@ -222,7 +238,7 @@ class AutoRecovery:
         was, self._is_elected = self._is_elected, self._candidate.is_elected()
         if was != self._is_elected:
             said = "this is the auditor" if self._is_elected else f"the auditor is {self._store.auditor()}"
-            self._say(RecoveryEvent("elected" if self._is_elected else "succeeded", said))
+            self._say(RecoveryEvent("elected" if self._is_elected else "deposed", said))
         return self._is_elected
 
     def _delay_ns(self) -> int:
@@ -324,6 +340,10 @@ class AutoRecovery:
             except BkError as error:
                 what = f"ledger {ledger_id}"
                 self._say(RecoveryEvent("failed", f"{what} is not repaired: {rest_about(what, error)}", ledger_id))
+                how = Ended.FAILED
+            except Exception:  # the others go on, and this one is tried again after a pause
+                log.exception("ledger %d is not repaired", ledger_id)
+                self._say(RecoveryEvent("failed", f"ledger {ledger_id} is not repaired; see the log", ledger_id))
                 how = Ended.FAILED
             self._queue.ended(ledger_id, how, time.monotonic_ns())
 

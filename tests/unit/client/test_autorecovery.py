@@ -1,0 +1,140 @@
+"""The threads of auto-recovery: callbacks that fail, the vote, and the end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bk_core import AutoRecoveryOptions, BookKeeper, RecoveryEvent, connect
+from bk_core.client.repair import autorecovery
+from bk_core.client.repair.autorecovery import AutoRecovery
+from bk_core.metadata import open_store
+from bk_core.protocol.ledger.replication import Ended
+from bk_core.threads import SafeFuture
+
+QUICK = AutoRecoveryOptions(look_s=0.05)
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[BookKeeper]:
+    uri = f"memory://{tmp_path.name}"
+    open_store(uri).initialize_cluster()
+    with connect(uri) as client:
+        yield client
+
+
+class Teller:
+    """A callback that fails each time with ``error``; ``called`` is set at the ``at``-th call."""
+
+    def __init__(self, error: BaseException, at: int) -> None:
+        self._error = error
+        self._at = at
+        self._calls = 0
+        self.called = threading.Event()
+
+    def __call__(self, _: RecoveryEvent) -> None:
+        self._calls += 1
+        if self._calls >= self._at:
+            self.called.set()
+        raise self._error
+
+
+@pytest.mark.parametrize("error", [OSError("the disk is full"), SystemExit("so it says")])
+def test_a_callback_that_fails_ends_nothing(client: BookKeeper, error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+    """The auditor goes on, and takes its vote back at the end: no other one could be elected."""
+    told, votes = Teller(error, 3), client.store.underreplication()
+    running = client.auto_recovery(QUICK, on_event=told)
+    with caplog.at_level(logging.ERROR, "bk_core.client"), running:
+        while not told.called.wait(0.1):
+            assert all(thread.is_alive() for thread in running._threads)
+            votes.set_disabled(not votes.is_disabled())
+        assert votes.auditor() is not None
+        assert all(thread.is_alive() for thread in running._threads)
+    assert votes.auditor() is None
+    assert f"a callback of auto-recovery failed: {'this is the auditor'}" in caplog.text and str(error) in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_the_vote_goes_with_a_thread_that_dies(client: BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = client.auto_recovery(QUICK)
+    elected = threading.Event()
+    leads = AutoRecovery._leads
+
+    def leads_once(self: AutoRecovery) -> bool:
+        assert leads(self)
+        elected.set()
+        raise SystemExit
+
+    monkeypatch.setattr(AutoRecovery, "_leads", leads_once)
+    running.start()
+    assert elected.wait(PATIENCE_S)
+    running._threads[0].join(PATIENCE_S)
+    assert client.store.underreplication().auditor() is None
+    running.close()
+
+
+def test_a_repair_that_breaks_is_tried_later(client: BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it raises: the ledgers behind it are repaired at once."""
+    running, seen, ended = client.auto_recovery(QUICK), [], {}
+
+    def breaks(_: AutoRecovery, ledger_id: int) -> Ended:
+        seen.append(ledger_id)
+        if ledger_id == 7:
+            raise RuntimeError("a bug")
+        return Ended.DONE
+
+    monkeypatch.setattr(AutoRecovery, "_repair_one", breaks)
+    monkeypatch.setattr(running._queue, "ended", lambda ledger_id, how, _: ended.update({ledger_id: how}))
+    running._work([8, 7])
+    assert seen == [7, 8] and ended == {7: Ended.FAILED, 8: Ended.DONE}
+
+
+def test_a_close_in_the_callback_waits_for_nothing(client: BookKeeper) -> None:
+    """It would wait for itself, and for threads that wait for the end of the call."""
+    outcome: SafeFuture[float] = SafeFuture()
+
+    def closes(_: RecoveryEvent) -> None:
+        began = time.monotonic()
+        try:
+            running.close()
+        except BaseException as error:
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(time.monotonic() - began)
+
+    running = client.auto_recovery(QUICK, on_event=closes)
+    running.start()
+    assert outcome.result(PATIENCE_S) < 10
+    for thread in running._threads:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+    assert client.store.underreplication().auditor() is None
+    running.close()
+
+
+def test_a_close_waits_for_all_threads_together(client: BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autorecovery, "JOIN_S", 0.6)
+    free, busy = threading.Event(), threading.Barrier(4)
+
+    def hangs(_: AutoRecovery) -> None:
+        if not free.is_set():
+            busy.wait(PATIENCE_S)
+            free.wait(PATIENCE_S)
+
+    for turn in ("_audit_turn", "_check_turn", "_repair_turn"):
+        monkeypatch.setattr(AutoRecovery, turn, hangs)
+    running = client.auto_recovery(QUICK).start()
+    busy.wait(PATIENCE_S)
+    began = time.monotonic()
+    running.close()
+    took = time.monotonic() - began
+    free.set()
+    assert 0.5 < took < 1.1, "three threads, each of which would have had its time"
+    for thread in running._threads:
+        thread.join(PATIENCE_S)
