@@ -76,7 +76,7 @@ class Connection:
     def quiet(self, now: float, *, blocked: bool) -> Quiet:
         """Return the state for admission. ``blocked`` means that the bookie does not read from the connection at the moment."""
         waits = blocked or bool(self.inbox or self.polls or self.waiting)
-        outside_s = 0.0 if self.gate is None else now - self.begun_at
+        outside_s = None if self.gate is None else now - self.begun_at
         return Quiet(now - self.received_at, now - self.sent_at, self.known > 0 and not blocked, bool(self.outbox), waits, outside_s)
 
 

@@ -291,7 +291,7 @@ class BookieServer(Peers):
         if found.answer is not None:
             self._answer(tag, found.answer)
         if found.then is Then.SERVE:
-            connection.admit()
+            self._let_in(connection)
         elif found.then is Then.BEGIN_TLS:
             self._begin_tls(connection)
         elif found.then is Then.CLOSE:

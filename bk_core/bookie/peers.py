@@ -19,7 +19,7 @@ from bk_core.bookie.door import Door
 from bk_core.errors import InvalidArgumentError, RemoteProtocolError
 from bk_core.metrics.bookie import ServerCounts
 from bk_core.net.tls_socket import TlsSocket
-from bk_core.protocol.bookie.admission import ConnectionLimits, Quiet, overdue, to_make_room
+from bk_core.protocol.bookie.admission import ConnectionLimits, Quiet, overdue, stranger_makes_room, to_make_room
 from bk_core.protocol.bookie.gate import Then
 from bk_core.protocol.bookie.stream import Answer
 from bk_core.protocol.wire.codec_v3 import VERSION
@@ -63,6 +63,7 @@ class Peers(JudgedDisk):
         self._told_at = -TELL_AGAIN_S
         self._unsent_bytes = 0  # of all connections
         self._connections: set[Connection] = set()
+        self._outside: dict[Connection, None] = {}  # those that are not admitted, the oldest first
         self._listing: deque[Connection] = deque()  # connections whose next unit is a list of entries under way
         self._blocked: set[Connection] = set()  # connections whose requests wait for room
         self._dirty: set[Connection] = set()  # connections with something to send
@@ -93,12 +94,12 @@ class Peers(JudgedDisk):
             self._admit(sock, f"{address[0]}:{address[1]}")
 
     def _admit(self, sock: socket.socket, peer: str) -> None:
-        """Admit a connection. If there are too many, an idle one makes room, or the new one is refused (BKE-6)."""
+        """Take a connection. If there are too many, another one makes room, or the new one is refused (BKE-6)."""
         if len(self._connections) >= self._limits.connections:
-            now = time.monotonic()
-            spare = to_make_room(((c, self._quiet(c, now)) for c in self._connections), self._limits)
+            spare = self._spare(time.monotonic())
             self._tell(
-                f"there are {len(self._connections)} connections; idle ones make room for new ones, which are refused if there are none"
+                f"there are {len(self._connections)} connections, {len(self._outside)} of them not admitted; those and idle ones make room "
+                "for new ones, which are refused if there are none"
             )
             if spare is None:
                 sock.close()
@@ -115,8 +116,21 @@ class Peers(JudgedDisk):
             return
         connection = Connection(sock, peer, gate)
         self._connections.add(connection)
+        if gate is not None:
+            self._outside[connection] = None
         self._selector.register(sock, selectors.EVENT_READ, connection)
         connection.events = selectors.EVENT_READ
+
+    def _spare(self, now: float) -> Connection | None:
+        oldest = next(iter(self._outside), None)
+        if oldest is not None and stranger_makes_room(len(self._outside), now - oldest.begun_at, self._limits):
+            return oldest
+        return to_make_room(((c, self._quiet(c, now)) for c in self._connections), self._limits)
+
+    def _let_in(self, connection: Connection) -> None:
+        """Serve a peer that has passed the gate."""
+        self._outside.pop(connection, None)
+        connection.admit()
 
     def _tell(self, text: str) -> None:
         """Write a line to the log, and no more such lines for a while, because its cause may repeat a thousand times a second."""
@@ -150,6 +164,7 @@ class Peers(JudgedDisk):
         self._unsent_bytes -= connection.unsent_bytes
         for group in (self._connections, self._blocked, self._dirty, self._more):
             group.discard(connection)
+        self._outside.pop(connection, None)
         if connection in self._listing:
             self._listing.remove(connection)
         if connection.events:
@@ -225,7 +240,7 @@ class Peers(JudgedDisk):
             connection.shaking = False
             found = connection.gate.secured(connection.sock.peer_unit())
             if found.then is Then.SERVE:
-                connection.admit()
+                self._let_in(connection)
             elif found.answer is not None:
                 log.warning("connection from %s is not admitted: its certificate has none of the roles that are", connection.peer)
                 self._answer(Tag(connection, TO_START_TLS), found.answer)

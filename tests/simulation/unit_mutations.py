@@ -214,8 +214,15 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     _of(_RULES, "BKE-4", "return waiting < self.polls_max", "return True", "test_bke_4_polls_wait_in_bounds"),
     _of(_RULES, "BKE-4 (time)", "return min(wanted_ms, self.poll_ms_max)", "return wanted_ms", "test_bke_4_polls_wait_in_bounds"),
     _of(_ADMISSION, "BKE-5", "if quiet.half_frame:", "if False:", "test_bke_5_what_ends_a_connection"),
-    _of(_ADMISSION, "BKE-5 (door)", "if quiet.outside_s >= limits.stalled_s:", "if False:", "test_bke_5_what_ends_a_connection"),
-    _of(_ADMISSION, "BKE-6", " if not quiet.waits and not quiet.unsent]", "]", "test_bke_6_who_makes_room"),
+    _of(
+        _ADMISSION,
+        "BKE-5 (door)",
+        "if quiet.outside_s is not None and quiet.outside_s >= limits.stalled_s:",
+        "if False:",
+        "test_bke_5_what_ends_a_connection",
+    ),
+    _of(_ADMISSION, "BKE-6 (door)", "oldest_s >= limits.spare_s or ", "", "test_bke_6_strangers_make_room_first"),
+    _of(_ADMISSION, "BKE-6", " if not quiet.waits and not quiet.unsent and", " if", "test_bke_6_who_makes_room"),
     _of(
         _LISTING,
         "BKE-7",

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bk_core.protocol.bookie.admission import ConnectionLimits, Quiet, overdue, to_make_room
+from bk_core.protocol.bookie.admission import ConnectionLimits, Quiet, overdue, stranger_makes_room, to_make_room
 from bk_core.protocol.wire import messages as m
 from bk_core.protocol.wire.messages import Status
 from tests.unit.bookie.host import Bookie, L, add, fence, poll, read
@@ -46,6 +46,7 @@ def test_bke_6_who_makes_room() -> None:
         "half": replace(NEW, received_s=20.0, half_frame=True),
         "polling": replace(NEW, received_s=900.0, waits=True),
         "reading": replace(NEW, received_s=900.0, unsent=True),
+        "stranger": replace(NEW, received_s=900.0, outside_s=4.0),
     }
     assert to_make_room(quiet.items(), LIMITS) == "half"
     del quiet["half"]
@@ -53,6 +54,15 @@ def test_bke_6_who_makes_room() -> None:
     del quiet["idle"]
     assert to_make_room(quiet.items(), LIMITS) is None
     assert to_make_room([], LIMITS) is None
+
+
+def test_bke_6_strangers_make_room_first() -> None:
+    """BKE-6: whoever had time to come in, and whoever is one of too many; those who are just coming in are let be."""
+    limits = replace(LIMITS, connections=400)
+    assert [stranger_makes_room(count, oldest_s, limits) for count, oldest_s in ((0, 0.0), (1, 4.9), (1, 5.0), (99, 4.9), (100, 0.0))] == [
+        *(False, False),
+        *(True, False, True),
+    ]
 
 
 def test_bke_4_polls_wait_in_bounds(bookie: Bookie) -> None:

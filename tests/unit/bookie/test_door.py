@@ -202,6 +202,28 @@ def test_who_does_not_come_in_goes(world: World, tmp_path: Path, kind: str) -> N
             assert silent.recv(1) == b""
 
 
+def test_strangers_push_nobody_out_who_is_admitted(world: World, tmp_path: Path) -> None:
+    """BKE-6: they push each other out."""
+    limits = ConnectionLimits(connections=8, spare_s=0.0)
+    one: Any = {"ensemble_size": 1, "write_quorum_size": 1, "ack_quorum_size": 1}
+    store = open_store(f"memory://{tmp_path}")
+    store.initialize_cluster()
+    options = BookieOptions(door=world.door("sasl"), limits=limits)
+    with EmbeddedBookie(tmp_path / "b", "127.0.0.1", 0, store, options) as bookie, ExitStack() as stack:
+        client = stack.enter_context(bk_core.connect(f"memory://{tmp_path}", security=world.security("sasl")))
+        ledger = client.create_ledger(**one)
+        ledger.append(b"x")
+        made = client.metrics().value("bookkeeper_client_bookie_connected_total")
+        crowd = [stack.enter_context(socket.create_connection((bookie.host, bookie.port), 30)) for _ in range(40)]
+        for peer in crowd[:32]:
+            with suppress(ConnectionError):
+                assert peer.recv(1) == b""
+        ledger.append(b"y")
+        assert client.metrics().value("bookkeeper_client_bookie_connected_total") == made
+        assert client.metrics().value("bookkeeper_client_bookie_connection_lost_total") == 0
+    store.close()
+
+
 @pytest.mark.parametrize("kind", ["tls", "sasl"])
 def test_a_stranger_has_no_large_frames(world: World, tmp_path: Path, kind: str) -> None:
     with EmbeddedBookie(tmp_path, "127.0.0.1", 0, None, BookieOptions(door=world.door(kind))) as bookie:
