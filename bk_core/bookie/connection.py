@@ -63,6 +63,8 @@ class Connection:
     def admit(self) -> None:
         """Serve this peer from now on, and take frames of any size from it."""
         self.gate = None
+        if isinstance(self.sock, TlsSocket):
+            self.sock.widen()
         self.protocol.allow(FRAME_BYTES_MAX)
 
     def note_progress(self, now: float) -> None:

@@ -1,10 +1,11 @@
-"""The door of a bookie: the files of certificates, users and keys by which it judges who connects. They are read anew for each
-connection."""
+"""The door of a bookie: the files of certificates, users and keys by which it judges who connects. ``door_files.py`` reads certificates and
+users again when they change."""
 
 from __future__ import annotations
 
 import secrets
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bk_core.bookie.kerberos_service import KerberosService
@@ -51,9 +52,11 @@ class Door:
         """Return a new context of these files. Raises InvalidArgumentError that names the file that cannot be used."""
         return context_of("Door", ca=self.client_ca, cert=self.cert, key=self.key, key_password=None, verify_host=False, server=True)
 
-    def gate(self) -> Gate:
-        """Return a new gate for one connection. Raises InvalidArgumentError for users that cannot be read."""
-        users = None if self.users_file is None else users_of(self.users_file)
+    def gate(self, users: Mapping[str, str] | None = None) -> Gate:
+        """Return a new gate for one connection. ``users`` are those of the file, if it was read already. Raises InvalidArgumentError for
+        users that cannot be read."""
+        if self.users_file is not None and users is None:
+            users = users_of(self.users_file)
         kerberos = None if self.kerberos is None else self.kerberos.server()
         return Gate(tls=self.cert is not None, users=users, nonce=lambda: secrets.token_hex(16), roles=self.roles, kerberos=kerberos)
 

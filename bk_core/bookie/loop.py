@@ -231,7 +231,9 @@ class BookieServer(Peers):
         try:
             units, consumed = connection.protocol.units(buffer, size)
         except RemoteProtocolError as error:
-            return self._drop(connection, f"malformed input{'' if connection.gate is None else ', before it was admitted'}: {error}")
+            return self._drop(
+                connection, f"malformed input{'' if connection.gate is None else ', before it was admitted'}: {error}", "malformed"
+            )
         connection.known = size - consumed
         if consumed or buffer is self._receive_buffer:
             connection.partial = rest_of_frame(buffer, consumed, size)
@@ -286,16 +288,20 @@ class BookieServer(Peers):
         """Answer a request of a peer that is not admitted yet."""
         assert not isinstance(unit, EntryListing)
         found = gate.asked(unit, is_v2=tag.context.protocol == "v2")
-        if found.reason:
-            log.warning("connection from %s is not admitted: %s", connection.peer, found.reason)
         if found.answer is not None:
             self._answer(tag, found.answer)
+        if found.refused is not None:
+            self._turned_away(connection, gate.proof, found.refused)
         if found.then is Then.SERVE:
             self._let_in(connection)
         elif found.then is Then.BEGIN_TLS:
             self._begin_tls(connection)
         elif found.then is Then.CLOSE:
-            self._drop(connection, "it is not admitted")
+            if connection.open:
+                self._flush(connection)  # which says why
+            if found.refused is None:
+                return self._drop(connection, "it asks for what only those get who are admitted", "unauthorized")
+            self._drop(connection, None)
 
     def _receive_decrypted(self) -> None:
         for connection in tuple(self._more):

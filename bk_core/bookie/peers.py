@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import errno
-import logging
 import resource
 import selectors
 import socket
 import time
 from collections import deque
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from bk_core.bookie.connection import GATE_FRAME_BYTES_MAX, Connection, Tag
 from bk_core.bookie.counting import Traffic
 from bk_core.bookie.disk import JudgedDisk
 from bk_core.bookie.door import Door
+from bk_core.bookie.door_files import DoorFiles
+from bk_core.bookie.seldom import SeldomLines
 from bk_core.errors import InvalidArgumentError, RemoteProtocolError
 from bk_core.metrics.bookie import ServerCounts
 from bk_core.net.tls_socket import TlsSocket
@@ -25,14 +27,11 @@ from bk_core.protocol.bookie.stream import Answer
 from bk_core.protocol.wire.codec_v3 import VERSION
 from bk_core.protocol.wire.connection import ReplyTo
 
-log = logging.getLogger("bk_core.bookie")
-
 SEND_BUFFERS_MAX = 256  # below IOV_MAX
 FRAME_HEAD_BYTES = 4
 TLS_HANDSHAKE = 0x16  # the first byte of TLS, and never of a frame, whose length would be that of hundreds of megabytes
 TO_START_TLS = ReplyTo("v3", VERSION)  # which is asked over no other protocol
 ACCEPT_PAUSE_S = 1.0  # after the process or the machine ran out of descriptors
-TELL_AGAIN_S = 60.0  # the same trouble with new connections is logged once in this time
 
 _RESERVED_DESCRIPTORS = 64  # for files, the metadata store, other bookies
 # errors of accept that say nothing about the next connection
@@ -53,14 +52,14 @@ class Peers(JudgedDisk):
     ) -> None:
         super().__init__(directory, disk_reserve_bytes, counts)
         self._listener = listener
-        self._door = door
+        self._seldom = SeldomLines()
+        self._door = None if door is None else DoorFiles(door, partial(self._seldom.tell, "files"))
         self._more: set[Connection] = set()  # connections with bytes that are decrypted already, which no selector knows of
         self._traffic = Traffic(counts)
         self._selector = selectors.DefaultSelector()
         self._limits = _within_descriptors(limits)
         self._accepting = False
         self._accept_at = 0.0
-        self._told_at = -TELL_AGAIN_S
         self._unsent_bytes = 0  # of all connections
         self._connections: set[Connection] = set()
         self._outside: dict[Connection, None] = {}  # those that are not admitted, the oldest first
@@ -88,7 +87,7 @@ class Peers(JudgedDisk):
             except OSError as error:
                 if error.errno in _THAT_PEER:
                     continue
-                self._tell(f"no connection can be accepted: {error}; trying again every {ACCEPT_PAUSE_S:g} s")
+                self._seldom.tell("accept", f"no connection can be accepted: {error}; trying again every {ACCEPT_PAUSE_S:g} s")
                 self._accept_at = time.monotonic() + ACCEPT_PAUSE_S
                 return self._stop_listening()
             self._admit(sock, f"{address[0]}:{address[1]}")
@@ -97,9 +96,11 @@ class Peers(JudgedDisk):
         """Take a connection. If there are too many, another one makes room, or the new one is refused (BKE-6)."""
         if len(self._connections) >= self._limits.connections:
             spare = self._spare(time.monotonic())
-            self._tell(
+            self.counts.refused("full")
+            self._seldom.tell(
+                "full",
                 f"there are {len(self._connections)} connections, {len(self._outside)} of them not admitted; those and idle ones make room "
-                "for new ones, which are refused if there are none"
+                "for new ones, which are refused if there are none",
             )
             if spare is None:
                 sock.close()
@@ -111,7 +112,7 @@ class Peers(JudgedDisk):
         try:
             gate = None if self._door is None else self._door.gate()
         except InvalidArgumentError as error:
-            self._tell(f"nobody is admitted: {error.args[0]}")
+            self._seldom.tell("files", f"nobody is admitted: {error.args[0]}")
             sock.close()
             return
         connection = Connection(sock, peer, gate)
@@ -132,12 +133,10 @@ class Peers(JudgedDisk):
         self._outside.pop(connection, None)
         connection.admit()
 
-    def _tell(self, text: str) -> None:
-        """Write a line to the log, and no more such lines for a while, because its cause may repeat a thousand times a second."""
-        now = time.monotonic()
-        if now - self._told_at >= TELL_AGAIN_S:
-            self._told_at = now
-            log.warning("%s", text)
+    def _turned_away(self, connection: Connection, why: str, text: str) -> None:
+        """Count and log a peer that is not let in and may try again."""
+        self.counts.refused(why)
+        self._seldom.tell(why, f"connection from {connection.peer} is not admitted: {text}")
 
     def _quiet(self, connection: Connection, now: float) -> Quiet:
         return connection.quiet(now, blocked=connection in self._blocked or connection in self._listing)
@@ -147,14 +146,17 @@ class Peers(JudgedDisk):
         for connection in tuple(self._connections):
             connection.note_progress(now)
             if (reason := overdue(self._quiet(connection, now), self._limits)) is not None:
-                self._drop(connection, reason)
+                self._drop(connection, reason, "late")
 
-    def _drop(self, connection: Connection, reason: str | None) -> None:
-        """Close one connection; a ``reason`` is for the log."""
+    def _drop(self, connection: Connection, reason: str | None, why: str = "broken") -> None:
+        """Close one connection; a ``reason`` is for the log, in bounded numbers by ``why``, which is counted of those who are outside."""
         if not connection.open:
             return
+        is_outside = connection.gate is not None
         if reason is not None:
-            log.warning("connection from %s closed: %s", connection.peer, reason)
+            self._seldom.tell(f"{why}, outside" if is_outside else why, f"connection from {connection.peer} closed: {reason}")
+            if is_outside and why != "broken":
+                self.counts.refused(why)
         connection.open = False
         for tag in connection.polls:
             self.machine.cancel(tag)
@@ -178,7 +180,7 @@ class Peers(JudgedDisk):
         """Go on by TLS, whose first byte is awaited. The answer to the request must be on its way."""
         self._flush(connection)
         if connection.outbox:
-            return self._drop(connection, "it takes no answer to its START_TLS")
+            return self._drop(connection, "it takes no answer to its START_TLS", "late")
         connection.shaking = True
         self._await_hello(connection, b"")
 
@@ -196,11 +198,11 @@ class Peers(JudgedDisk):
             try:
                 units, consumed = connection.protocol.units(came, min(size, len(came)))
             except RemoteProtocolError as error:
-                return self._drop(connection, f"malformed input behind its START_TLS: {error}")
+                return self._drop(connection, f"malformed input behind its START_TLS: {error}", "malformed")
             connection.inbox.extend(units)
             came = came[consumed:]
         if not connection.gate.may_wait([unit for unit, _ in connection.inbox]):
-            return self._drop(connection, "there is more behind its START_TLS")
+            return self._drop(connection, "there is more behind its START_TLS", "malformed")
         if came and came[0] == TLS_HANDSHAKE:
             self._wrap(connection, came)
         self._choose_events(connection)
@@ -210,7 +212,7 @@ class Peers(JudgedDisk):
         try:
             context = self._door.context()
         except InvalidArgumentError as error:
-            return self._drop(connection, str(error.args[0]))
+            return self._drop(connection, str(error.args[0]), "files")
         connection.sock = TlsSocket(connection.sock, context, None, lambda: self._more.add(connection), server=True, came=came)
         self._shake(connection)
 
@@ -234,7 +236,7 @@ class Peers(JudgedDisk):
         try:
             done = connection.sock.shake()
         except OSError as error:
-            return self._drop(connection, f"TLS failed: {error}")
+            return self._drop(connection, f"TLS failed: {error}", "tls")
         connection.received_at = time.monotonic()
         if done:
             connection.shaking = False
@@ -242,7 +244,7 @@ class Peers(JudgedDisk):
             if found.then is Then.SERVE:
                 self._let_in(connection)
             elif found.answer is not None:
-                log.warning("connection from %s is not admitted: its certificate has none of the roles that are", connection.peer)
+                self._turned_away(connection, "role", "its certificate has none of the roles that are admitted")
                 self._answer(Tag(connection, TO_START_TLS), found.answer)
                 self._flush(connection)
             self._more.add(connection)  # the first request may have come with the end of the handshake
@@ -278,7 +280,7 @@ class Peers(JudgedDisk):
         try:
             parts = connection.protocol.encode_parts(response, tag.context)
         except InvalidArgumentError as error:
-            return self._drop(connection, f"no way to say so on this connection: {error}")
+            return self._drop(connection, f"no way to say so on this connection: {error}", "malformed")
         if not connection.outbox:
             connection.sent_at = time.monotonic()
         connection.outbox.extend(map(memoryview, parts))

@@ -43,6 +43,10 @@ class ServerCounts:
         """Count a request that is neither an add nor a read."""
         self._registry.count(f"{_PREFIX}request_total", kind).value += 1
 
+    def refused(self, why: str) -> None:
+        """Count a peer that was turned away."""
+        self._registry.count(f"{_PREFIX}refused_total", why).value += 1
+
     def write_failed(self, file: str) -> None:
         """Count a write of the journal or the database that failed."""
         self._registry.count(f"{_PREFIX}write_failed_total", file).value += 1

@@ -142,6 +142,9 @@ BOOKIE = _of(
     ("uncommitted_bytes", "gauge", "bytes", "Bytes that wait in memory for the journal or the database.", ""),
     ("waiting_answers", "gauge", "answers", "Answers that wait for a sync.", "JOURNAL_QUEUE_SIZE"),
     ("connections", "gauge", "connections", "Connections that are open.", "CONNECTED_CLIENT"),
+    ("refused_total", "counter", "times", "Times that a peer was not admitted: a wrong password, a role that is not admitted (role), a "
+     "handshake that failed (tls), requests before it was admitted (unauthorized), rubbish (malformed), too slow (late), certificates or "
+     "users that cannot be read (files), no room for all (full).", "bookkeeper_server_..._AUTH, failure", ("why",)),
     ("free_disk_bytes", "gauge", "bytes", "Bytes that are free on the disk of the bookie.", "bookie_ledger_dir_..._usage"),
     ("read_only", "gauge", "yes or no", "1 while the bookie accepts no new entries, else 0.", "bookie_SERVER_STATUS"),
 )  # fmt: skip

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 RECEIVE_BYTES = 256 << 10
+STRANGER_BYTES = 16 << 10  # received at a time from a client that may be nobody
 SEND_BYTES = 512 << 10  # encrypted at a time
 STEPS_MAX = 4096  # of one call, because others wait: a record is one, and what the network has at once is PULL_STEPS
 PULL_STEPS = 128  # records that carry nothing, such as tickets, may come without an end
@@ -33,6 +34,7 @@ class TlsSocket:
         came: bytes = b"",
     ) -> None:
         """``again`` is called when not all was taken, because what is left may be decrypted already, and no selector knows of that.
+        A ``server`` receives little at a time until ``widen``.
         ``host`` is the one that the certificate must be for. ``came`` is what was read from ``plain`` already. Raises ValueError for a host
         that can be in no certificate."""
         self._plain = plain
@@ -40,12 +42,17 @@ class TlsSocket:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._incoming.write(came)
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server, server_hostname=host)
-        self._buffer = memoryview(bytearray(RECEIVE_BYTES))
+        self._buffer = memoryview(bytearray(STRANGER_BYTES if server else RECEIVE_BYTES))
         self._encrypted = memoryview(b"")  # not sent yet
         self._owed = 0  # the number of bytes that they are of
         self._problem: OSError | None = None  # met behind bytes that had to be handed out first
         self.wire_bytes = 0
         """The number of bytes sent, as the network sees them."""
+
+    def widen(self) -> None:
+        """Receive more at a time from now on."""
+        if len(self._buffer) < RECEIVE_BYTES:
+            self._buffer = memoryview(bytearray(RECEIVE_BYTES))
 
     # --- the handshake ---------------------------------------------------------------------------------------------
 
@@ -182,3 +189,10 @@ class TlsSocket:
         with suppress(OSError):
             self.push()
         self._plain.close()
+        # ``again`` and a problem's traceback lead back here: without them no collector is needed for what this holds
+        self._again, self._problem = _nobody, None
+        self._buffer = self._encrypted = memoryview(b"")
+
+
+def _nobody() -> None:
+    """Take no call."""

@@ -10,6 +10,7 @@ from bk_core.protocol.link.providers import SERVICE
 
 REALM = SERVICE
 DIGEST_URI = f"{SERVICE}/{SERVICE}"
+CLAIMED_MAX = 64  # characters of a name that the log shows
 RESPONSE_BYTES_MAX = 4096  # RFC 2831, 2.1.2
 
 
@@ -21,6 +22,8 @@ class DigestMd5Server:
         self._nonce = nonce
         self.user = ""
         """The name of the user, once the response was right."""
+        self.claimed = ""
+        """The name in the response, cut off, whoever has sent it."""
 
     def challenge(self) -> bytes:
         """Return the first token."""
@@ -36,6 +39,7 @@ class DigestMd5Server:
             user = given["username"].decode(encoding)
         except UnicodeDecodeError:
             return None
+        self.claimed = user[:CLAIMED_MAX]
         password = self._users.get(user)
         # an unknown user takes as long as a known one
         right = hmac.compare_digest(self._digest(given, user, password or "", "AUTHENTICATE:"), given["response"])

@@ -17,6 +17,8 @@ from bk_core.protocol.bookie.stream import Answer, Unit
 from bk_core.protocol.link.providers import BY_ROLE, SASL
 from bk_core.protocol.wire.messages import AuthRequest, AuthResponse, StartTlsRequest, StartTlsResponse, Status
 
+PROOFS_MAX = 2  # wrong ones on one connection: who has mistyped connects again
+
 
 class Then(Enum):
     """The next step after an answer."""
@@ -29,11 +31,11 @@ class Then(Enum):
 
 @dataclass(frozen=True, slots=True)
 class GateAnswer:
-    """The answer to one request; None is silence. ``reason`` tells the log why this client is not admitted."""
+    """The answer to one request; None is silence. ``refused`` is what the log says of a proof or ticket that is wrong."""
 
     answer: Answer | None
     then: Then = Then.GO_ON
-    reason: str = ""
+    refused: str | None = None
 
 
 class Gate:
@@ -58,7 +60,13 @@ class Gate:
         self._asked_tls = 0  # the number of the request
         self._nonce = nonce
         self._exchange: DigestMd5Server | None = None
+        self._wrong = 0  # proofs so far
         self.is_secured = False
+
+    @property
+    def proof(self) -> str:
+        """The name of what a client proves itself with: "password" or "ticket"."""
+        return "password" if self._kerberos is None else "ticket"
 
     def secured(self, unit: str | None = None) -> GateAnswer:
         """Note the end of the handshake. ``unit`` is the first organizational unit in the client's certificate, None for none. Return what
@@ -117,7 +125,7 @@ class Gate:
             token = exchange.answer(request.payload)
         except BookieKerberosError as error:
             self._is_refused = True
-            return GateAnswer(None, reason=str(error.args[0]))
+            return GateAnswer(None, refused=str(error.args[0]))
         answer = None if token is None else AuthResponse(request.request_id, Status.OK, SASL, token)
         return GateAnswer(answer, Then.SERVE if exchange.done else Then.GO_ON)
 
@@ -127,6 +135,11 @@ class Gate:
             return GateAnswer(AuthResponse(request.request_id, Status.OK, SASL, self._exchange.challenge()))
         exchange, self._exchange = self._exchange, None  # a nonce serves once
         proof = exchange.proof(request.payload)
-        if proof is None:  # v2 has no other way to say so
-            return GateAnswer(None, Then.CLOSE) if is_v2 else GateAnswer(failure(request, Status.UNAUTHORIZED))
+        if proof is None:
+            self._wrong += 1
+            refused = f"a wrong password of user {exchange.claimed!r}"
+            if is_v2:  # which has no other way to say so
+                return GateAnswer(None, Then.CLOSE, refused)
+            then = Then.CLOSE if self._wrong >= PROOFS_MAX else Then.GO_ON
+            return GateAnswer(failure(request, Status.UNAUTHORIZED), then, refused)
         return GateAnswer(AuthResponse(request.request_id, Status.OK, SASL, proof), Then.SERVE)

@@ -132,7 +132,8 @@ def test_a_nonce_serves_once() -> None:
 def test_v2_has_no_way_to_say_no_but_to_hang_up() -> None:
     door = gate(users=USERS)
     first = challenge(door.asked(m.AuthRequest(0, "sasl", b""), is_v2=True))
-    assert door.asked(m.AuthRequest(0, "sasl", DigestMd5("ann", "no").answer(first) or b""), is_v2=True) == GateAnswer(None, Then.CLOSE)
+    said = door.asked(m.AuthRequest(0, "sasl", DigestMd5("ann", "no").answer(first) or b""), is_v2=True)
+    assert said == GateAnswer(None, Then.CLOSE, "a wrong password of user 'ann'")
     assert gate(users=USERS).asked(m.AuthRequest(0, "other", b""), is_v2=True) == GateAnswer(None, Then.CLOSE)
 
 
