@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from bk_core.bookie.children import Child, accepts_connections
+from bk_core.bookie.java_files import java_environment, java_value
 from bk_core.bookie.private import make_directory
 from bk_core.errors import BookieUnavailableError, InvalidArgumentError, OperationTimeoutError
 
@@ -221,7 +222,7 @@ class ApacheSettings:
 
     def configuration(self, uri: str, port: int, directory: Path) -> str:
         """Return the text of ``bookie.conf``."""
-        values = {"uri": _apache_uri(uri), "port": port, "directory": directory, "loopback": _loopback_interface()}
+        values = {"uri": _apache_uri(uri), "port": port, "directory": java_value(str(directory)), "loopback": _loopback_interface()}
         small = (line.partition("=") for line in _BOOKIE_CONF.format(**values).splitlines())
         chosen: dict[str, str | int | None] = {name: value for name, _, value in small}
         chosen.update(self.lines)
@@ -276,7 +277,15 @@ class ApacheBookie:
         arguments = ["-conf", str(self._conf), "initnewcluster"]
         shell = "org.apache.bookkeeper.bookie.BookieShell"
         command = java_command(self._libraries, self._configuration, shell, arguments, options=self._options)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=START_TIMEOUT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **java_environment(self._directory)},
+        )
         if done.returncode != 0:
             tail = "\n".join((done.stdout + done.stderr).splitlines()[-8:])
             raise BookieUnavailableError(f"initnewcluster ended with status {done.returncode}:\n{tail}")
@@ -297,7 +306,7 @@ class ApacheBookie:
         arguments = ["--conf", str(self._conf)]
         main = "org.apache.bookkeeper.server.Main"
         command = java_command(self._libraries, self._configuration, main, arguments, *self._memory, self._options)
-        self._child = Child(f"bookie {self.bookie_id}", command, self.log)
+        self._child = Child(f"bookie {self.bookie_id}", command, self.log, env=java_environment(self._directory))
 
     def wait_ready(self) -> None:
         """Wait until it listens and is registered as writable."""

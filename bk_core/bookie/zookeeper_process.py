@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from bk_core.bookie.children import end, spawn
+from bk_core.bookie.java_files import java_environment, java_value
 from bk_core.bookie.ports import listens
 from bk_core.bookie.private import make_directory
 from bk_core.errors import ZooKeeperProcessError
@@ -135,18 +136,20 @@ class ZooKeeperProcess:
 
     def _run(self, command: list[str]) -> bool:
         configuration = self._directory / "zoo.cfg"
-        configuration.write_text(
-            f"dataDir={self._directory.resolve() / 'data'}\n"
-            f"clientPort={self._port}\n"
-            "clientPortAddress=127.0.0.1\n"
-            "tickTime=500\n"
-            "minSessionTimeout=1000\n"
-            "maxSessionTimeout=60000\n"
-            "admin.enableServer=false\n"
-            "4lw.commands.whitelist=ruok,srvr\n" + "".join(f"{name}={value}\n" for name, value in self._settings.items())
-        )
+        settings = {
+            "dataDir": str(self._directory.resolve() / "data"),
+            "clientPort": str(self._port),
+            "clientPortAddress": "127.0.0.1",
+            "tickTime": "500",
+            "minSessionTimeout": "1000",
+            "maxSessionTimeout": "60000",
+            "admin.enableServer": "false",
+            "4lw.commands.whitelist": "ruok,srvr",
+        } | self._settings
+        configuration.write_text("".join(f"{name}={java_value(value)}\n" for name, value in settings.items()), encoding="ascii")
         with open(self._directory / "zookeeper.log", "ab") as log:
-            self._process = spawn([*command, str(configuration)], stdout=log, stderr=log)
+            there = java_environment(configuration.resolve())
+            self._process = spawn([*command, str(configuration)], stdout=log, stderr=log, env=there)
         deadline = time.monotonic() + _START_TIMEOUT_S
         while self._process.poll() is None:
             if _serves(self.port) and listens(self._process.pid, self.port):  # and not another server, while this one is about to fail

@@ -267,3 +267,17 @@ def test_the_usual_port_that_another_program_takes_meanwhile_is_left_to_it() -> 
             assert cluster.uri != f"zk://127.0.0.1:{taken}/ledgers" and cluster.is_running(0)
     with pytest.raises(InvalidArgumentError, match="bookies must be"):
         started_at_usual(partial(local_cluster, 0), taken)
+
+
+@pytest.mark.parametrize("locale", ["C.UTF-8", "POSIX"])
+def test_zookeeper_keeps_its_data_where_it_was_told(tmp_path: Path, locale: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the name of the directory is: its file of settings is one of Java's properties. And nobody else may read what is there."""
+    monkeypatch.setenv("LC_ALL", locale)
+    directory = tmp_path / "ünï 日本 😀" / "a\\tb=c #d"
+    with ZooKeeperProcess(directory) as keeper:
+        assert keeper.running
+        assert (directory / "data" / "version-2").is_dir()
+    assert sorted(path.name for path in directory.iterdir()) == ["data", "port", "zoo.cfg", "zookeeper.log"]
+    assert [path.name for path in directory.parent.iterdir()] == [directory.name]
+    assert [path.name for path in tmp_path.iterdir()] == [directory.parent.name]
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (directory, directory / "data"))
