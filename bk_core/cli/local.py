@@ -146,7 +146,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _banner(uri: str, kind: str, bookie_ids: list[str], directory: str | None, pages: list[str]) -> None:
-    say = console().print
+    say = partial(console().print, soft_wrap=True)  # lines are copied from here, and must have no line break of Rich's
     shown, uri = escape(safe(uri)), safe(uri)  # Rich takes the brackets of an IPv6 address for its own
     say()
     say(f"[bold green]ready[/]  {counted(len(bookie_ids), f'{kind} bookie')}: {escape(safe(' '.join(bookie_ids)))}")
