@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from bk_core.client.doctor.findings import SHOWN_MAX, Finding
-from bk_core.client.doctor.probe import BookieProbe
+from bk_core.client.doctor.probe import NOT_ADMITTED, BookieProbe
 from bk_core.display.ledgers import DOWN, READ_ONLY, WRITABLE, bookie_states
 from bk_core.display.words import counted, disk_size, host_port
 from bk_core.errors import MetadataError, MetadataFormatError, NoNodeError
@@ -183,6 +183,9 @@ def _judge_probe(probe: BookieProbe, named: int) -> Iterator[Finding]:
         where = "" if probe.address is None else f" at {host_port(*probe.address)}"
         what = f"bookie {probe.bookie} is registered and gives no answer{where} ({probe.state}: {probe.problem})"
         advice = "see if its process runs and if this host reaches it; a registration of a dead process goes within its session's timeout"
+        if probe.state == NOT_ADMITTED:
+            what = f"bookie {probe.bookie} does not serve this client{where} ({probe.problem})"
+            advice = "give this client what the bookie wants: certificates or a password, by the options of bookies in the URI"
         if named:
             advice += f"; {counted(named, 'ledger')} {'has' if named == 1 else 'have'} copies there"
         yield Finding("bookie-unreachable", what, advice, f"bk bookie health {probe.bookie}", bookies=(probe.bookie,))

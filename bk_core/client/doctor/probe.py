@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bk_core.background import WorkerPool
-from bk_core.errors import BkError, BookieSecurityError, RemoteProtocolError
+from bk_core.errors import BkError, BookieAuthError, BookieSecurityError, RemoteProtocolError
 from bk_core.net.blocking_entry import entered
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.wire.connection import LENGTH_BYTES, Protocol, decode_response, encode_batch_read, encode_request
@@ -34,9 +34,9 @@ _PROTOCOLS: tuple[Protocol, ...] = ("v2", "v3")
 
 @dataclass(frozen=True, slots=True)
 class BookieProbe:
-    """The answers of one bookie. ``state`` is "answers", "refuses" (nothing listens there, or the connection broke), "not admitted" (TLS or
-    authentication failed), "silent" (no answer in time), "unknown address", or "no bookie" (another program, or one that hangs up);
-    ``problem`` says more unless it answers.
+    """The answers of one bookie. ``state`` is "answers", "not admitted" (TLS, password or role of this client are not what it wants),
+    "refuses" (nothing listens there, or the connection broke), "silent" (no answer in time), "unknown address", or "no bookie" (another
+    program, or one that hangs up); ``problem`` says more unless it answers.
 
     ``connect_ns`` is the time that a connection took, ``round_trips_ns`` the times of single requests by protocol. ``total_bytes`` and
     ``free_bytes`` are those of its ledger disks; ``batch_reads`` tells if it has batch reads, as releases from 4.17 on do. None stands for
@@ -141,8 +141,12 @@ class _Probing:
 
     def _round_trip(self, peer: socket.socket, protocol: Protocol) -> int:
         begun = time.monotonic_ns()
-        _exchange(peer, encode_request(ReadRequest(1, _NOWHERE, 0), protocol), protocol, self._timeout_s)
-        return time.monotonic_ns() - begun
+        answer = _exchange(peer, encode_request(ReadRequest(1, _NOWHERE, 0), protocol), protocol, self._timeout_s)
+        took_ns = time.monotonic_ns() - begun
+        if answer.status is Status.UNAUTHORIZED:  # as it answers everything that comes from outside
+            text = "it serves only clients that come in by TLS, a password or a certificate's role, and this one did not: see the options "
+            raise BookieAuthError(f"{text}of bookies (bookie_...) in the URI", bookie=self._bookie)
+        return took_ns
 
     def _space(self, peer: socket.socket) -> tuple[int | None, int | None]:
         answer = _exchange(peer, encode_request(BookieInfoRequest(2), "v3"), "v3", self._timeout_s)

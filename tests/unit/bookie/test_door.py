@@ -309,6 +309,10 @@ def test_bookies_ask_each_other_by_the_same_door(world: World, tmp_path: Path) -
     with bookies(world, tmp_path / "other", kind, 1) as (uri, _), bk_core.connect(uri, security=world.security("mutual tls")) as client:
         (probe,) = probe_bookies(client, client.bookies().writable).values()
         assert probe.state == "not admitted" and "wants clients that authenticate" in probe.problem
+    for kind in ("mutual tls, sasl", "sasl", "roles"):
+        with bookies(world, tmp_path / f"without {kind}", kind, 1) as (uri, _), bk_core.connect(uri) as client:
+            (probe,) = probe_bookies(client, client.bookies().writable).values()
+            assert (probe.state, probe.answers) == ("not admitted", False) and "this one did not" in probe.problem
 
 
 def test_new_certificates_and_users_need_no_restart(world: World, tmp_path: Path) -> None:
