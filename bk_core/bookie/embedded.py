@@ -107,8 +107,8 @@ class EmbeddedBookie:
         return self
 
     def _start(self) -> None:
-        if (door := self._options.door) is not None:
-            door.check()
+        if self._options.door is not None:
+            self._options.door.check()  # before anything is changed: with other files the next start would find a bookie that had begun
         make_private(self._directory)
         self._lock()
         try:
@@ -129,9 +129,14 @@ class EmbeddedBookie:
             lost = self._store is not None and self._has_lost_data(self._store)
             if lost:
                 begin_anew(self._directory)
-            reserve, limits, door = self._options.disk_reserve_bytes, self._options.limits, self._options.door
+            reserve, limits = self._options.disk_reserve_bytes, self._options.limits
             server = BookieServer(
-                listener, self._directory / "current", disk_reserve_bytes=reserve, limits=limits, counts=self.counts, door=door
+                listener,
+                self._directory / "current",
+                disk_reserve_bytes=reserve,
+                limits=limits,
+                counts=self.counts,
+                door=self._options.door,
             )
             if self._store is not None:
                 if lost:

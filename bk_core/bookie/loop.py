@@ -18,7 +18,7 @@ from typing import TypeVar
 from bk_core.bookie.connection import RECEIVE_BYTES, Connection, Tag, make_room, rest_of_frame
 from bk_core.bookie.disk import DISK_RESERVE_BYTES, HOUSEKEEPING_S
 from bk_core.bookie.door import Door
-from bk_core.bookie.peers import Peers, log
+from bk_core.bookie.peers import Peers
 from bk_core.errors import RemoteProtocolError
 from bk_core.metrics.bookie import ServerCounts
 from bk_core.protocol.bookie import Effect, Persist, PersistMany, Reply, ReplyAfterSync, WakeLater, io_error

@@ -372,3 +372,21 @@ def test_a_file_of_users_that_says_something_else_is_refused_and_not_shown(tmp_p
 def test_what_can_never_work_is_told_at_the_start(make: Any, text: str) -> None:
     with pytest.raises(InvalidArgumentError, match=text):
         make()
+
+
+def test_a_door_that_cannot_be_used_changes_nothing(world: World, tmp_path: Path) -> None:
+    """Neither a new directory nor one whose data was lost, which would begin anew."""
+    store = open_store(f"memory://{tmp_path}")
+    store.initialize_cluster()
+    wrong = BookieOptions(door=Door("/absent.pem"), accept_data_loss=True)
+    with pytest.raises(InvalidArgumentError, match="/absent.pem"):
+        EmbeddedBookie(tmp_path / "new", store=store, options=wrong).start()
+    assert not (tmp_path / "new").exists()
+    with EmbeddedBookie(tmp_path / "old", store=store):
+        pass
+    (tmp_path / "old" / "current" / "VERSION").unlink(missing_ok=True)
+    before = {path: path.read_bytes() for path in (tmp_path / "old").rglob("*") if path.is_file()}
+    with pytest.raises(InvalidArgumentError, match="/absent.pem"):
+        EmbeddedBookie(tmp_path / "old", store=store, options=wrong).start()
+    assert {path: path.read_bytes() for path in (tmp_path / "old").rglob("*") if path.is_file()} == before
+    store.close()
