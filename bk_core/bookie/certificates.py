@@ -6,18 +6,22 @@ from __future__ import annotations
 import secrets
 import shutil
 import subprocess
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 from bk_core.bookie.door import Door
+from bk_core.bookie.identity import sync_directory, write_durably
 from bk_core.bookie.kerberos_service import KerberosService
-from bk_core.bookie.private import FILE_MODE, make_directory
+from bk_core.bookie.private import make_directory
 from bk_core.errors import BookieUnavailableError
 from bk_core.protocol.link.providers import SERVICE
 
 USER = "bookkeeper-local"
 """The one user of a local cluster."""
+_CERTIFICATES = ("ca.pem", "bookie.key", "bookie.pem", "client.key", "client.pem")
+_MAKING = ".making-"
 _DAYS = "3650"
 _TIMEOUT_S = 60
 _HOSTS = "subjectAltName=IP:127.0.0.1,DNS:localhost"
@@ -25,7 +29,8 @@ _HOSTS = "subjectAltName=IP:127.0.0.1,DNS:localhost"
 
 @dataclass(frozen=True, slots=True)
 class LocalSecurity:
-    """The files of one local cluster, in ``directory``; those that are there are used again."""
+    """The files of one local cluster, in ``directory``; those that are there are used again, if all are there that go together. For one
+    process at a time."""
 
     directory: Path
     tls: bool
@@ -33,14 +38,17 @@ class LocalSecurity:
     kerberos: KerberosService | None = None
 
     def make(self) -> None:
-        """Make what is missing. Raises BookieUnavailableError without ``openssl``."""
+        """Make what is missing, or was left half made by a process that was killed. Raises BookieUnavailableError without ``openssl``."""
         make_directory(self.directory)
-        if self.tls and not self._path("client.pem").exists():
-            self._make_certificates()
-        if self.sasl and not self._path("users").exists():
+        for left in self.directory.glob(f"{_MAKING}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        if self.tls and not all(self._has(name, "-----END") for name in _CERTIFICATES):
+            with tempfile.TemporaryDirectory(prefix=_MAKING, dir=self.directory) as making:
+                _make_certificates(Path(making))
+                self._put([(name, Path(making, name).read_bytes()) for name in ("ca.key", *_CERTIFICATES)])
+        if self.sasl and not all(self._has(name, "") for name in ("password", "users")):
             password = secrets.token_urlsafe(18)
-            for name, text in (("password", password), ("users", f"{USER}:{password}")):
-                self._write(name, f"{text}\n")
+            self._put([("password", f"{password}\n".encode()), ("users", f"{USER}:{password}\n".encode())])
 
     @property
     def door(self) -> Door:
@@ -64,29 +72,38 @@ class LocalSecurity:
     def _path(self, name: str) -> Path:
         return self.directory / name
 
-    def _write(self, name: str, text: str) -> None:
-        path = self._path(name)
-        path.touch(mode=FILE_MODE)
-        path.write_text(text)
+    def _has(self, name: str, last: str) -> bool:
+        """Return True if there is a whole file: a last line that begins with ``last``."""
+        try:
+            lines = self._path(name).read_text(encoding="utf-8", errors="replace").splitlines()
+        except FileNotFoundError:
+            return False
+        return any(lines) and lines[-1].startswith(last)
 
-    def _make_certificates(self) -> None:
-        for name in ("ca.key", "bookie.key", "client.key"):
-            self._write(name, "")  # private before there is a key in it
-        new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-        self._openssl("req", "-x509", *new_key, "-days", _DAYS, "-subj", "/CN=bk local", "-keyout", "ca.key", "-out", "ca.pem")
-        self._write("hosts", f"{_HOSTS}\n")
-        self._write("nobody", "basicConstraints=CA:FALSE\n")
-        for name, extensions in (("bookie", "hosts"), ("client", "nobody")):
-            self._openssl("req", *new_key, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
-            signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", _DAYS)
-            self._openssl("x509", "-req", "-in", f"{name}.csr", *signing, "-extfile", extensions, "-out", f"{name}.pem")
+    def _put(self, files: list[tuple[str, bytes]]) -> None:
+        """Replace files that go together. Without the last one they are not whole, so it goes first and comes last."""
+        self._path(files[-1][0]).unlink(missing_ok=True)
+        sync_directory(self.directory)
+        for name, data in files:
+            write_durably(self._path(name), data)
 
-    def _openssl(self, *arguments: str) -> None:
+
+def _make_certificates(directory: Path) -> None:
+    def openssl(*arguments: str) -> None:
         program = shutil.which("openssl")
         if program is None:
             raise BookieUnavailableError("certificates are made by the program openssl, and there is none on the PATH")
         done = subprocess.run(
-            [program, *arguments], cwd=self.directory, capture_output=True, text=True, timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL
+            [program, *arguments], cwd=directory, capture_output=True, text=True, timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL
         )
         if done.returncode:
-            raise BookieUnavailableError(f"openssl could not make certificates in {self.directory}: {done.stderr.strip()[-500:]}")
+            raise BookieUnavailableError(f"openssl could not make certificates in {directory}: {done.stderr.strip()[-500:]}")
+
+    new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    openssl("req", "-x509", *new_key, "-days", _DAYS, "-subj", "/CN=bk local", "-keyout", "ca.key", "-out", "ca.pem")
+    (directory / "hosts").write_text(f"{_HOSTS}\n")
+    (directory / "nobody").write_text("basicConstraints=CA:FALSE\n")
+    for name, extensions in (("bookie", "hosts"), ("client", "nobody")):
+        openssl("req", *new_key, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
+        signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", _DAYS)
+        openssl("x509", "-req", "-in", f"{name}.csr", *signing, "-extfile", extensions, "-out", f"{name}.pem")

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import bk_core
-from bk_core.bookie import apache
+from bk_core import BookieTls
+from bk_core.bookie import apache, certificates
 from bk_core.bookie.certificates import LocalSecurity
 from bk_core.bookie.local_cluster import LocalCluster, local_cluster
 from bk_core.client.doctor.probe import probe_bookies
@@ -111,6 +112,65 @@ def test_files_are_private_and_used_again(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in made.directory.iterdir()} == before
     password = (made.directory / "password").read_text().strip()
     assert password not in made.query() and len(password) >= 20
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        {"users": "", "client.pem": ""},  # as a process leaves them that is killed while it makes them
+        {"password": None},
+        {"ca.pem": None},
+        {"bookie.pem": "-----BEGIN CERTIFICATE-----\nMIIB"},
+        {"users": None, "client.pem": None, ".making-x": None},
+    ],
+)
+def test_what_was_left_half_made_is_made_anew(tmp_path: Path, left: dict[str, str | None]) -> None:
+    made = LocalSecurity(tmp_path / "s", True, True)
+    made.make()
+    whole = sorted(path.name for path in made.directory.iterdir())
+    for name, text in left.items():
+        if name.startswith("."):
+            (made.directory / name).mkdir()
+            (made.directory / name / "ca.key").write_text("secret")
+        elif text is None:
+            (made.directory / name).unlink()
+        else:
+            (made.directory / name).write_text(text)
+    made.make()
+    assert sorted(path.name for path in made.directory.iterdir()) == whole
+    made.door.check()
+    files = {name: str(made.directory / name) for name in whole}
+    BookieTls(files["ca.pem"], files["client.pem"], files["client.key"]).context()
+    for certificate in ("bookie.pem", "client.pem"):
+        subprocess.run(["openssl", "verify", "-CAfile", files["ca.pem"], files[certificate]], check=True, capture_output=True, timeout=60)
+    password = (made.directory / "password").read_text().strip()
+    assert (made.directory / "users").read_text() == f"bookkeeper-local:{password}\n"
+    assert all(path.stat().st_mode & 0o077 == 0 for path in made.directory.glob("*.key"))
+
+
+def test_a_kill_in_between_leaves_what_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each file that is put in its place: no mixture of old and new ones passes for whole."""
+    put, count = certificates.write_durably, 0
+
+    def killed_after(path: Path, data: bytes) -> None:
+        nonlocal count
+        if count == 0:
+            raise KeyboardInterrupt
+        count -= 1
+        put(path, data)
+
+    made = LocalSecurity(tmp_path / "s", True, True)
+    made.make()
+    for at in range(6):
+        (made.directory / "bookie.key").unlink()
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(certificates, "write_durably", killed_after)
+            count = at
+            made.make()
+        made.make()
+        command = ["openssl", "verify", "-CAfile", *(str(made.directory / name) for name in ("ca.pem", "bookie.pem", "client.pem"))]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+        made.door.check()
 
 
 def test_without_openssl_it_is_said_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
