@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, get_args, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 from urllib.parse import parse_qsl
 
 from bk_core.arguments import Check, check_fields, one_of, settings
@@ -22,6 +22,7 @@ PASSWORD_VARIABLE = "BK_BOOKIE_PASSWORD"
 _OF_TLS = (
     *("bookie_tls", "bookie_ca_file", "bookie_cert_file", "bookie_key_file", "bookie_key_password_file", "bookie_verify_host"),
     *("bookie_key_store_file", "bookie_key_store_password_file", "bookie_trust_store_file", "bookie_trust_store_password_file"),
+    "bookie_tls_minimum",
 )
 _OF_KERBEROS = ("bookie_kerberos", "bookie_principal", "bookie_keytab_file", "bookie_ticket_cache", "bookie_service")
 URI_OPTIONS = (*_OF_TLS, *_OF_KERBEROS, "bookie_user", "bookie_password_file")
@@ -73,8 +74,6 @@ class BookieTls:
         paths = dict.fromkeys(("ca", "cert", "key", "key_store", "trust_store"), _PATH)
         secrets = dict.fromkeys(("key_password", "key_store_password", "trust_store_password"), _SECRET)
         check_fields(self, {**paths, **secrets, "minimum": _TEXT, "verify_host": one_of(bool, "True or False")})
-        if self.minimum not in get_args(MinimumTls):
-            raise InvalidArgumentError(f"minimum must be one of {', '.join(get_args(MinimumTls))}, not {self.minimum!r}")
         check_files(self)
 
     def context(self) -> ssl.SSLContext:
@@ -216,12 +215,14 @@ def _tls_of(query: Mapping[str, str]) -> BookieTls | None:
     def secret(name: str) -> SecretFile | None:
         return SecretFile(query[name]) if name in query else None
 
+    minimum: Any = query.get("bookie_tls_minimum", "1.2")  # it looks
     return BookieTls(
         query.get("bookie_ca_file"),
         query.get("bookie_cert_file"),
         query.get("bookie_key_file"),
         secret("bookie_key_password_file"),
         query.get("bookie_verify_host") != "false",
+        minimum,
         key_store=query.get("bookie_key_store_file"),
         key_store_password=secret("bookie_key_store_password_file"),
         trust_store=query.get("bookie_trust_store_file"),

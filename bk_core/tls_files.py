@@ -83,10 +83,12 @@ def context_of(
 
 
 def check_files(of: Any) -> None:
-    """Raise InvalidArgumentError where the fields of BookieTls or MetadataTls do not go together, ArgumentTypeError for no secret."""
+    """Raise InvalidArgumentError for a version of TLS that is not known, and where the fields of BookieTls or MetadataTls do not go together, ArgumentTypeError for no secret."""
     for name in ("key_password", "key_store_password", "trust_store_password"):
         if getattr(of, name) is not None:
             check_secret(name, getattr(of, name))
+    if of.minimum not in _VERSIONS:
+        raise InvalidArgumentError(f"minimum must be one of {', '.join(_VERSIONS)}, not {of.minimum!r}")
     for name in ("ca", "cert", "key", "key_store", "trust_store"):
         if getattr(of, name) == "":
             raise InvalidArgumentError(f"{name} must be the path of a file, not empty")

@@ -11,7 +11,7 @@ from bk_core.arguments import TEXT, Check, check_fields, one_of, settings
 from bk_core.errors import InvalidArgumentError, MetadataAuthError
 from bk_core.kerberos import Identity, check_identity
 from bk_core.secrets import Secret, SecretFile, SecretVariable, check_secret
-from bk_core.tls_files import check_files, context_of
+from bk_core.tls_files import MinimumTls, check_files, context_of
 
 Scheme: TypeAlias = Literal["digest", "sasl", "kerberos", "x509"]
 Acl: TypeAlias = Literal["open", "creator"]
@@ -25,6 +25,7 @@ AUTH_OPTIONS = {
 TLS_OPTIONS = (
     *("ca_file", "cert_file", "key_file", "key_password_file", "verify_host"),
     *("key_store_file", "key_store_password_file", "trust_store_file", "trust_store_password_file"),
+    "tls_minimum",
 )
 """The options of a URI about certificates, the same for each driver."""
 _SECRET = Check("a secret", lambda value: True)  # ``check_secret`` says more
@@ -150,7 +151,7 @@ class MetadataTls:
     """TLS to the metadata store: files of PEM or PKCS#12, which are read anew at each connection, so that new certificates need no restart.
 
     >>> MetadataTls(ca="/etc/bk/ca.pem", cert="/etc/bk/client.pem")
-    MetadataTls(ca='/etc/bk/ca.pem', cert='/etc/bk/client.pem', key=None, verify_host=True, key_store=None, trust_store=None)
+    MetadataTls(ca='/etc/bk/ca.pem', cert='/etc/bk/client.pem', key=None, verify_host=True, key_store=None, trust_store=None, minimum='1.2')
     """
 
     ca: str | None = None
@@ -173,11 +174,13 @@ class MetadataTls:
     """The path of a PKCS#12 file with the certificates of the authorities, in place of ``ca``; each one in it is trusted, too."""
     trust_store_password: Secret | None = field(default=None, repr=False)
     """The password of ``trust_store``, or a function that returns it."""
+    minimum: MinimumTls = "1.2"
+    """The lowest version of TLS that is spoken: "1.2" or "1.3". With etcd it is the library's own, 1.2."""
 
     def __post_init__(self) -> None:
         paths = dict.fromkeys(("ca", "cert", "key", "key_store", "trust_store"), _PATH)
         secrets = dict.fromkeys(("key_password", "key_store_password", "trust_store_password"), _SECRET)
-        check_fields(self, {**paths, **secrets, "verify_host": one_of(bool, "True or False")})
+        check_fields(self, {**paths, **secrets, "minimum": TEXT, "verify_host": one_of(bool, "True or False")})
         check_files(self)
 
     def context(self) -> ssl.SSLContext:
@@ -190,6 +193,7 @@ class MetadataTls:
             key=self.key,
             key_password=self.key_password,
             verify_host=self.verify_host,
+            minimum=self.minimum,
             key_store=self.key_store,
             key_store_password=self.key_store_password,
             trust_store=self.trust_store,
@@ -237,6 +241,7 @@ def tls_of(query: Mapping[str, str]) -> MetadataTls | None:
     def secret(name: str) -> SecretFile | None:
         return SecretFile(query[name]) if name in query else None
 
+    minimum: Any = query.get("tls_minimum", "1.2")  # it looks
     return MetadataTls(
         query.get("ca_file"),
         query.get("cert_file"),
@@ -247,6 +252,7 @@ def tls_of(query: Mapping[str, str]) -> MetadataTls | None:
         key_store_password=secret("key_store_password_file"),
         trust_store=query.get("trust_store_file"),
         trust_store_password=secret("trust_store_password_file"),
+        minimum=minimum,
     )
 
 

@@ -17,6 +17,10 @@ _BUNDLE = "ca-certificates.crt"
 
 def check_tls(tls: MetadataTls) -> None:
     """Raise InvalidArgumentError for what grpc cannot do."""
+    if tls.minimum != "1.2":
+        raise InvalidArgumentError(
+            "minimum of MetadataTls cannot be set with etcd: grpc speaks TLS 1.2 and later, whatever it is asked for"
+        )
     if tls.key_password is not None:
         raise InvalidArgumentError(
             "key_password of MetadataTls cannot be used with etcd, because grpc takes no private key that is encrypted: give one without a "

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
+import threading
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +15,12 @@ import bk_core
 from bk_core import BookieKerberos, BookieSasl, BookieTls, MetadataTls, SecretFile, Security
 from bk_core.config import ClientConfig
 from bk_core.errors import InvalidArgumentError, KeyStoreError, MetadataUnavailableError
-from bk_core.metadata import open_store
+from bk_core.metadata import open_store, secured
+from bk_core.metadata.access import tls_of
+from bk_core.protocol.session.reach import AT_ODDS, Reach
 from bk_core.secrets import SecretVariable
 from bk_core.security import URI_OPTIONS, security_of
+from tests.integration.secured_zookeeper import Authority
 
 STORES = Security(BookieTls(key_store="/k", key_store_password=SecretFile("/p"), trust_store="/t", trust_store_password=SecretFile("/q")))
 NOWHERE = "zk://127.0.0.1:1/ledgers"
@@ -29,6 +37,7 @@ NOWHERE = "zk://127.0.0.1:1/ledgers"
             "bookie_cert_file=/c&bookie_key_file=/k&bookie_key_password_file=/p&bookie_verify_host=false",
             Security(BookieTls(None, "/c", "/k", SecretFile("/p"), False)),
         ),
+        ("bookie_tls_minimum=1.3", Security(BookieTls(minimum="1.3"))),
         ("bookie_user=ann&bookie_password_file=/p", Security(auth=BookieSasl("ann", SecretFile("/p")))),
         ("bookie_user=ann", Security(auth=BookieSasl("ann", SecretVariable("BK_BOOKIE_PASSWORD")))),
         ("bookie_principal=bookkeeper-ann&bookie_keytab_file=/k", Security(auth=BookieKerberos("bookkeeper-ann", "/k"))),
@@ -59,6 +68,7 @@ def test_it_names_files(query: str, security: Security | None) -> None:
         ("bookie_user=ann&bookie_password=moss-3310", "a URI never holds a password"),
         ("bookie_ca_file=/absent.pem", "ca of BookieTls, /absent.pem, cannot be used"),
         ("bookie_ca_file=", "the option 'bookie_ca_file' of the URI has no value"),
+        ("bookie_tls_minimum=1.1", "minimum must be one of 1.2, 1.3, not '1.1'"),
         ("bookie_kerberos=false", "bookie_kerberos=false says nothing"),
         ("bookie_kerberos=1", "bookie_kerberos must be true or false"),
         ("bookie_keytab_file=/k", "needs the principal that the keytab is for"),
@@ -104,3 +114,36 @@ def test_the_certificate_of_x509_may_stand_in_a_key_store() -> None:
     ):
         with pytest.raises(kind, match=text):
             open_store(f"zk+tls://127.0.0.1:1/ledgers?auth=x509&{query}", timeout_s=1)
+
+
+def test_the_lowest_version_to_a_metadata_store_stands_in_the_uri_too() -> None:
+    found = tls_of({"tls_minimum": "1.3"})
+    assert found == MetadataTls(minimum="1.3") and found.context().minimum_version is ssl.TLSVersion.TLSv1_3
+    assert MetadataTls().context().minimum_version is ssl.TLSVersion.TLSv1_2
+    for uri, text in (
+        ("zk+tls://127.0.0.1:1/ledgers?tls_minimum=1.0", "minimum must be one of 1.2, 1.3, not '1.0'"),
+        ("zk://127.0.0.1:1/ledgers?tls_minimum=1.3", "is without TLS, but certificates are given"),
+        ("etcd+tls://127.0.0.1:1/ledgers?tls_minimum=1.3", "minimum of MetadataTls cannot be set with etcd"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=text):
+            open_store(uri, timeout_s=1)
+
+
+def test_a_server_whose_versions_do_not_fit_is_told_as_such(tmp_path: Path) -> None:
+    ca = Authority.made(tmp_path, "ca")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*ca.signed("server", ["IP:127.0.0.1"]))
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with suppress(OSError), context.wrap_socket(listener.accept()[0], server_side=True):
+                pass
+
+        server = threading.Thread(target=serve)
+        server.start()
+        with pytest.raises(ssl.SSLError) as told:
+            secured.connect(MetadataTls(ca.certificate, minimum="1.3"), listener.getsockname(), "127.0.0.1", 60.0)
+        server.join(60.0)
+    reach, words = secured.reach_of(told.value)
+    assert reach is Reach.OTHER_TLS and "protocol version" in words and reach in AT_ODDS
