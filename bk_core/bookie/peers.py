@@ -87,7 +87,7 @@ class Peers(JudgedDisk):
             except OSError as error:
                 if error.errno in _THAT_PEER:
                     continue
-                self._seldom.tell("accept", f"no connection can be accepted: {error}; trying again every {ACCEPT_PAUSE_S:g} s")
+                self._seldom.tell("accept", f"no connection can be accepted: {error}; trying again every {ACCEPT_PAUSE_S:g} s", 1)
                 self._accept_at = time.monotonic() + ACCEPT_PAUSE_S
                 return self._stop_listening()
             self._admit(sock, f"{address[0]}:{address[1]}")
@@ -101,6 +101,7 @@ class Peers(JudgedDisk):
                 "full",
                 f"there are {len(self._connections)} connections, {len(self._outside)} of them not admitted; those and idle ones make room "
                 "for new ones, which are refused if there are none",
+                1,
             )
             if spare is None:
                 sock.close()
@@ -112,7 +113,7 @@ class Peers(JudgedDisk):
         try:
             gate = None if self._door is None else self._door.gate()
         except InvalidArgumentError as error:
-            self._seldom.tell("files", f"nobody is admitted: {error.args[0]}")
+            self._seldom.tell("nobody", f"nobody is admitted: {error.args[0]}", 1)
             sock.close()
             return
         connection = Connection(sock, peer, gate)

@@ -24,13 +24,13 @@ class SeldomLines:
         self._began: dict[str, float] = {}
         self._count: dict[str, int] = {}
 
-    def tell(self, kind: str, text: str) -> None:
-        """Write a line, or count it."""
-        now = self._clock()
+    def tell(self, kind: str, text: str, lines: int | None = None) -> None:
+        """Write a line, or count it. ``lines`` is another bound for this kind, such as 1 for a trouble of the bookie's own that lasts."""
+        now, bound = self._clock(), lines or self._lines
         left_out = 0
         if now - self._began.get(kind, -PERIOD_S) >= PERIOD_S:
-            left_out = max(0, self._count.get(kind, 0) - self._lines)
+            left_out = max(0, self._count.get(kind, 0) - bound)
             self._began[kind], self._count[kind] = now, 0
         self._count[kind] = self._count.get(kind, 0) + 1
-        if self._count[kind] <= self._lines:
+        if self._count[kind] <= bound:
             log.warning("%s%s", text, f"; {left_out} lines like this were left out before" if left_out else "")

@@ -105,7 +105,8 @@ def test_lines_of_each_kind_are_bounded_and_the_rest_is_counted(caplog: pytest.L
     with caplog.at_level(logging.WARNING, LOGGER):
         for n in range(5):
             lines.tell("one", f"one {n}")
-        lines.tell("other", "other")
+        for _ in range(2):
+            lines.tell("other", "other", 1)
         clock.now += PERIOD_S
         lines.tell("one", "one again")
         clock.now += PERIOD_S
