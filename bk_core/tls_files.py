@@ -83,7 +83,8 @@ def context_of(
 
 
 def check_files(of: Any) -> None:
-    """Raise InvalidArgumentError for a version of TLS that is not known, and where the fields of BookieTls or MetadataTls do not go together, ArgumentTypeError for no secret."""
+    """Raise InvalidArgumentError for a version of TLS that is not known, and where the fields of BookieTls or MetadataTls do not go
+    together; ArgumentTypeError for no secret."""
     for name in ("key_password", "key_store_password", "trust_store_password"):
         if getattr(of, name) is not None:
             check_secret(name, getattr(of, name))

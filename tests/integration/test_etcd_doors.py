@@ -26,6 +26,7 @@ from bk_core.errors import (
     MetadataUnavailableError,
 )
 from bk_core.metadata import EtcdAuth, MetadataTls, open_store
+from bk_core.metadata.etcd import link
 from bk_core.metadata.etcd._proto import etcd_pb2 as pb
 from bk_core.metadata.etcd.connection import Failure, Pem
 from bk_core.metadata.etcd.words import Meaning, meaning_of
@@ -265,6 +266,30 @@ def test_a_new_password_in_the_file_ends_a_refusal(users: EtcdProcess, tmp_path:
             store.instance_id()
         secret.write_text("new")
         assert store.instance_id() is not None
+
+
+def test_a_user_who_was_away_is_taken_again_with_the_same_password(users: EtcdProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    control = Control(users.connect_string, ["--user", ":".join(ROOT)])
+
+    def make_user() -> None:
+        control.run("user", "add", "bob:same")
+        control.run("user", "grant-role", "bob", "flights")
+
+    make_user()
+    monkeypatch.setattr(link, "_REFUSED_AGAIN_S", 1.0)
+    with closing(open_store(f"etcd://{users.connect_string}/ledgers", auth=EtcdAuth("bob", "same"), timeout_s=5)) as store:
+        control.run("user", "delete", "bob")
+        store._link.lost(store._link.connection)  # type: ignore[attr-defined]
+        with pytest.raises(MetadataAuthError):
+            store.instance_id()
+        make_user()
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                assert store.instance_id() is not None
+                break
+            except MetadataAuthError:
+                assert time.monotonic() < deadline, "the user was not taken again"
 
 
 def test_a_function_that_fails_after_a_refusal_is_not_what_callers_hear(users: EtcdProcess) -> None:

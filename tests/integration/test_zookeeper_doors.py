@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kazoo import exceptions as kazoo_errors
+from kazoo.protocol.connection import ConnectionHandler
 
 import bk_core
 from bk_core.bookie.embedded import EmbeddedBookie
@@ -31,6 +33,8 @@ from bk_core.errors import (
     SecretUnavailableError,
 )
 from bk_core.metadata import MetadataTls, ZooKeeperAuth, open_store, secured
+from bk_core.metadata.store import MetadataStore
+from bk_core.metadata.zookeeper import link
 from bk_core.metadata.zookeeper.link import _Handler
 from bk_core.metadata.zookeeper.store import ZooKeeperStore
 from bk_core.secrets import SecretFile, SecretVariable
@@ -300,6 +304,48 @@ def test_one_that_was_taken_before_and_is_not_any_more_ends_its_calls(
             secret.write_text("second-2\n")
             assert by_file.cluster_id()
             until(lambda: any("does not take this client" in record.getMessage() for record in caplog.records), "nobody was told")
+
+
+def test_servers_that_are_set_right_take_who_was_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The secret is the same all the time; a server that was started with a wrong file of users was at fault."""
+    monkeypatch.setattr(link, "_REFUSED_AGAIN_S", 1.0)
+    zookeeper = SecuredZooKeeper(tmp_path / "zookeeper")
+    with zookeeper, closing(open_store(zookeeper.uri(), auth=ZooKeeperAuth("sasl", "flights", USERS["flights"]), timeout_s=60.0)) as store:
+        store.initialize_cluster()
+        for users in ({"flights": "mistyped"}, USERS):
+            zookeeper.process.kill()
+            zookeeper.users = dict(users)
+            zookeeper.write_users()
+            zookeeper.process.start()
+            if users is not USERS:
+                with pytest.raises(MetadataAuthError):
+                    store.cluster_id()
+        until(lambda: _is_taken(store), "the client was not taken again")
+
+
+def _is_taken(store: MetadataStore) -> bool:
+    try:
+        return bool(store.cluster_id())
+    except MetadataAuthError:
+        return False
+
+
+def test_one_of_several_servers_that_does_not_know_the_user_is_passed_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kazoo goes to the next server after a connection that was dropped, and gives up after a refusal."""
+
+    def refused(*_: object) -> None:
+        raise kazoo_errors.AuthFailedError("no")
+
+    monkeypatch.setattr(ConnectionHandler, "_authenticate_with_sasl", refused)
+    made = link.Link("127.0.0.1:1,127.0.0.1:2", 10.0, lambda _: None, auth=ZooKeeperAuth("sasl", "flights", "x"))
+    try:
+        for _ in range(2):  # the second time is after a while
+            with pytest.raises(kazoo_errors.ConnectionDropped):
+                made.client._connection._authenticate_with_sasl("127.0.0.1", 1.0)
+            with pytest.raises(kazoo_errors.AuthFailedError):
+                made.client._connection._authenticate_with_sasl("127.0.0.1", 1.0)
+    finally:
+        made.close(1.0)
 
 
 @pytest.mark.parametrize("how", ["a function that raises", "a file that is no text", "a password of the key that is away"])

@@ -49,6 +49,7 @@ _LOOK_S = 1.5
 LATE_S = 2.0  # a wait that is longer is told of
 _PAUSE_FIRST_S, _PAUSE_MAX_S = 0.05, 1.0  # between two rounds through all servers
 _MORE_S = 0.2  # that a caller waits longer than grpc, which tells what happened
+_REFUSED_AGAIN_S = 10.0  # after which a call tries once more with the same secret
 _PASSWORD = "the password of etcd"
 
 
@@ -80,6 +81,7 @@ class Link:
         self._pause_s = _PAUSE_FIRST_S
         self._news = News(f"etcd at {hosts}")
         self._refused: MetadataAuthError | None = None
+        self._refused_s = 0.0
         self._shown = b""  # the password that was refused
         self._trouble: BkError | None = None  # with a secret, at the last try
         self._was_taken = self._closed = self._has_told = self._begun = False
@@ -237,7 +239,7 @@ class Link:
 
     def _refuse(self, failure: Failure) -> None:
         with self._condition:
-            self._refused = self._not_taken(failure.words)
+            self._refused, self._refused_s = self._not_taken(failure.words), time.monotonic()
             self._condition.notify_all()
         if self._was_taken:
             _LOG.warning("%s", self._refused.args[0])
@@ -358,20 +360,20 @@ class Link:
         return there
 
     def _revived(self, refused: MetadataAuthError, deadline: float) -> bool:
-        """Begin anew if there is another secret than the one that was refused, which a function or a file may give. Raises
-        MetadataAuthError if that is not known by the deadline."""
-        if self._auth is None:
-            return False
+        """Begin anew if there is another secret than the one that was refused, which a function or a file may give, or some seconds after
+        the refusal, because the servers may have been set right. Returns False if it stands. Raises MetadataAuthError if that is not known
+        by the deadline."""
         try:
             return self._reviving.answer(deadline)
         except SecretUnavailableError as error:
             raise refused.retold(f"{refused.args[0]}; {error.args[0]}") from None
 
     def _begin_again(self) -> bool:
-        """Begin anew with another secret, on a thread of its own. Returns False if there is none."""
+        """Begin anew, on a thread of its own. Returns False if the refusal stands."""
         if self._refused is None:  # an earlier call began
             return True
-        if self._auth is None or not is_another(_PASSWORD, self._auth.password, self._shown):
+        is_old = time.monotonic() - self._refused_s > _REFUSED_AGAIN_S
+        if not is_old and (self._auth is None or not is_another(_PASSWORD, self._auth.password, self._shown)):
             return False
         self._refused = None
         self._loop.wake()

@@ -36,10 +36,11 @@ from bk_core.metadata import secured
 from bk_core.metadata.access import MetadataTls, ZooKeeperAuth, identity_of, not_taken
 from bk_core.metadata.tree.asking import AskedAside
 from bk_core.metadata.tree.connected import KNOWN_ADDRESS_S, STOP_S
+from bk_core.metadata.uri import split_hosts
 from bk_core.metadata.zookeeper import tickets
 from bk_core.metadata.zookeeper.logging import quiet_logger
 from bk_core.metadata.zookeeper.polling import ready
-from bk_core.metadata.zookeeper.probe import look
+from bk_core.metadata.zookeeper.probe import DEFAULT_PORT, look
 from bk_core.metadata.zookeeper.reconnecting import RECONNECT, Reconnecting
 from bk_core.protocol.session.outage import Connection, Welcome
 from bk_core.protocol.session.reach import Found, Reach, is_at_odds, is_hopeless, told
@@ -61,7 +62,7 @@ _LOST = (
 _FIRST_LOOK_S = 0.3  # an existing server gives a session in a fraction of this
 _LOOK_S = 1.5
 _SECRET_S = 5.0  # for a function of the program, after which those who wait are told that it hangs
-_TICKET_AGAIN_S = 10.0
+_REFUSED_AGAIN_S = 10.0  # after which a call tries once more with the same secret
 LATE_S = 2.0  # a wait that is longer is told of
 _DROPS_MAX = 3  # connections that end in the midst of SASL, one after another; one may be of a server that was killed
 EVERYBODY = OPEN_ACL_UNSAFE
@@ -156,7 +157,8 @@ class Link:
         made.retry_sleeper = Reconnecting(**RECONNECT, sleep_func=made.retry_sleeper.sleep_func, interrupt=made.retry_sleeper.interrupt)
         self._refused = self._was_taken = False
         self._refused_s = 0.0
-        self._drops = 0
+        self._servers = len(split_hosts(hosts, DEFAULT_PORT))
+        self._drops = self._refusals = 0
         if auth is not None and auth.scheme in ("sasl", "kerberos"):
             self._watch_sasl()
         self._condition = Monitor()
@@ -287,17 +289,15 @@ class Link:
         return self._is_connected_by(deadline) if refused else self.connected
 
     def _revived(self, deadline: float) -> bool:
-        """Begin anew if there is another secret than the one that was refused, which a function or a file may give. Returns False if there
-        is none. Raises MetadataAuthError if that is not known by the deadline."""
-        if self._auth is None:
-            return False
+        """Begin anew if there is another secret than the one that was refused, which a function or a file may give, or some seconds after
+        the refusal. Returns False if it stands. Raises MetadataAuthError if that is not known by the deadline."""
         try:
             return self._reviving.answer(deadline)
         except SecretUnavailableError as error:
             raise self._not_taken(f"{self._reason}; {error.args[0]}") from None
 
     def _begin_again(self) -> bool:
-        """Begin anew with another secret, on a thread of its own. Returns False if there is none."""
+        """Begin anew, on a thread of its own. Returns False if the refusal stands."""
         if not self._refused:  # an earlier call began
             return True
         if not self._has_another():
@@ -309,10 +309,13 @@ class Link:
         return True
 
     def _has_another(self) -> bool:
-        """Return True if what was refused may be taken now: another secret, or after a while another ticket or key of a server."""
-        if self._auth is not None and self._auth.scheme == "kerberos":
-            return time.monotonic() - self._refused_s > _TICKET_AGAIN_S
-        return self._auth is not None and is_another("password", self._auth.password, self._shown)
+        """Return True if what was refused may be taken now: another secret, or after a while the same one, because the servers may have
+        been set right."""
+        if self._auth is None:
+            return False
+        if time.monotonic() - self._refused_s > _REFUSED_AGAIN_S:
+            return True
+        return self._auth.scheme != "kerberos" and is_another("password", self._auth.password, self._shown)
 
     def _tell_of_wait(self) -> None:
         """Tell once of a silence, however many wait in it."""
@@ -397,14 +400,24 @@ class Link:
                 self._drops += 1
                 if isinstance(error.__cause__, kazoo_errors.ConnectionDropped) and self._drops < _DROPS_MAX:
                     raise kazoo_errors.ConnectionDropped("the connection ended during SASL") from error
+                self._refusals += 1
+                if self._refusals < self._servers:  # kazoo goes on to the next one then, which may know the user
+                    raise kazoo_errors.ConnectionDropped("one of several servers says no") from error
+                self._note_refusal()
                 raise
             except (OSError, KazooTimeoutError, kazoo_errors.ConnectionDropped):
                 raise
             except Exception as error:
                 raise kazoo_errors.AuthFailedError(type(error).__name__) from error
-            self._drops, self._was_taken, self._trouble = 0, True, None
+            self._drops, self._refusals, self._was_taken, self._trouble = 0, 0, True, None
 
         connection._authenticate_with_sasl = watched
+
+    def _note_refusal(self) -> None:
+        """Note a refusal, because kazoo tells of the first one alone."""
+        with self._condition:
+            self._refused, self._refused_s, self._refusals = True, time.monotonic(), 0
+            self._condition.notify_all()
 
     def _on_state(self, state: str) -> None:
         with self._condition:
