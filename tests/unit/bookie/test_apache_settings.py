@@ -39,7 +39,7 @@ def test_options_of_the_jvm_stand_behind_those_of_a_bookie(tmp_path: Path, monke
     """So that they hold; they stand before the main class, behind which they would be its arguments."""
     begun: list[list[str]] = []
     monkeypatch.setattr(apache, "find_java", lambda: "java")
-    monkeypatch.setattr(apache, "Child", lambda name, command, log: begun.append(command))
+    monkeypatch.setattr(apache, "Child", lambda name, command, log, env: begun.append(command))
     settings = ApacheSettings(heap_mb=300, java=("-Xmx200m", "-XX:+UseSerialGC"))
     apache.ApacheBookie(tmp_path, tmp_path / "bookie", "zk://127.0.0.1:2181/ledgers", 3181, lambda bookie_id: False, settings).start()
     (command,) = begun
