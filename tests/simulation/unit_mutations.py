@@ -210,6 +210,8 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     _of(
         _GONE, "BKE-2", "return count <= max(floor, share * held, told)", "return True", "test_bke_2_a_round_that_drops_much_has_to_be_told"
     ),
+    _of(_GONE, "BKE-10", "if 2 * len(has) <= servers:", "if False:", "test_bke_10_most_servers_must_say_so"),
+    _of(_GONE, "BKE-10 (one has it)", "if len(set(has)) > 1:", "if False:", "test_bke_10_most_servers_must_say_so"),
     _of(_RULES, "BKE-3", "return self.fence_unknown", "return True", "test_bke_3_fences_on_the_last_of_the_disk"),
     _of(_RULES, "BKE-4", "return waiting < self.polls_max", "return True", "test_bke_4_polls_wait_in_bounds"),
     _of(_RULES, "BKE-4 (time)", "return min(wanted_ms, self.poll_ms_max)", "return wanted_ms", "test_bke_4_polls_wait_in_bounds"),

@@ -10,6 +10,7 @@ from bk_core.errors import BkError, MetadataContradictionError, MetadataUnavaila
 from bk_core.metadata.etcd._proto import etcd_pb2 as pb
 from bk_core.metadata.etcd.connection import Connection, Failure
 from bk_core.metadata.etcd.link import Link
+from bk_core.protocol.bookie.suspicion import Absence, judge_absence
 
 
 class Members:
@@ -43,16 +44,16 @@ class Members:
         gone = []
         for key in keys:
             has = {one.address: found for one in tuple(self._there) if (found := self._has(one, key)) is not None}
-            if 2 * len(has) <= len(self._link.servers):
-                why = "; ".join(f"{address}: {reason}" for address, reason in self._failed.items())
-                raise MetadataUnavailableError(
-                    f"{len(has)} of {len(self._link.servers)} servers of etcd answer, and what is gone must be gone from most ({why})"
-                )
-            if len(set(has.values())) > 1:
-                there, not_there = (", ".join(address for address, found in has.items() if found is sought) for sought in (True, False))
-                raise MetadataContradictionError(f"etcd at {there} has {key.decode()}, and etcd at {not_there} does not")
-            if not any(has.values()):
-                gone.append(key)
+            match judge_absence(has.values(), len(self._link.servers)):
+                case Absence.GONE:
+                    gone.append(key)
+                case Absence.CONTRADICTED:
+                    there, others = (", ".join(address for address, found in has.items() if found is sought) for sought in (True, False))
+                    raise MetadataContradictionError(f"etcd at {there} has {key.decode()}, and etcd at {others} does not")
+                case Absence.UNKNOWN:
+                    why = "; ".join(f"{address}: {reason}" for address, reason in self._failed.items())
+                    text = f"{len(has)} of {len(self._link.servers)} servers of etcd answer"
+                    raise MetadataUnavailableError(f"{text}, and what is gone must be gone from most ({why})")
         return gone
 
     def _has(self, one: Connection, key: bytes) -> bool | None:

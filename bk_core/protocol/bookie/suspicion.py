@@ -33,6 +33,24 @@ def may_believe(sights: Collection[Sight]) -> bool:
     return all(sight is Sight.HOME for sight in sights)
 
 
+class Absence(Enum):
+    """What the servers of a metadata store say together about one ledger."""
+
+    GONE = "no server has it, and most of them were asked"
+    THERE = "all that answer have it"
+    UNKNOWN = "too few answer"
+    CONTRADICTED = "one server has it, and another one has not"
+
+
+def judge_absence(has: Collection[bool], servers: int) -> Absence:
+    """Return what follows from the answers of single servers: ``has`` is True for each that has the ledger (BKE-10)."""
+    if len(set(has)) > 1:
+        return Absence.CONTRADICTED
+    if 2 * len(has) <= servers:
+        return Absence.UNKNOWN
+    return Absence.THERE if any(has) else Absence.GONE
+
+
 def may_drop(count: int, held: int, *, floor: int, share: float, told: int) -> bool:
     """Return True if a round may drop ``count`` of ``held`` ledgers: they are few, or no more than a person has agreed to (BKE-2).
 

@@ -176,7 +176,7 @@ def test_the_gate_says_nothing_to_who_fails_and_serves_nothing(tokens: list[byte
     script = Script()
     one = gate(script)
     answers = [one.asked(auth(1, token), is_v2=is_v2) for token in tokens]
-    assert answers[-1].answer is None and answers[-1].then is Then.GO_ON and answers[-1].reason
+    assert answers[-1].answer is None and answers[-1].then is Then.GO_ON and answers[-1].refused
     steps = len(script.steps)
     for token in (TICKET, b"", b"signed " + CHOICE):
         assert one.asked(auth(2, token), is_v2=is_v2) == GateAnswer(None)
@@ -190,7 +190,7 @@ def test_a_name_that_the_gate_does_not_admit_is_never_served() -> None:
     for token in (TICKET, b""):
         one.asked(auth(1, token), is_v2=False)
     assert one.asked(auth(1, b"signed " + CHOICE), is_v2=False) == GateAnswer(
-        None, reason=f"'{ANN}' is none of the clients that are admitted"
+        None, refused=f"'{ANN}' is none of the clients that are admitted"
     )
     assert one.asked(auth(1, TICKET), is_v2=False) == GateAnswer(None)
 

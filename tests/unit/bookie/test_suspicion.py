@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bk_core.protocol.bookie.suspicion import Sight, judge_cluster, may_believe, may_drop
+from bk_core.protocol.bookie.suspicion import Absence, Sight, judge_absence, judge_cluster, may_believe, may_drop
 
 
 @pytest.mark.parametrize(
@@ -49,3 +49,22 @@ def test_bke_1_every_look_counts() -> None:
 )
 def test_bke_2_a_round_that_drops_much_has_to_be_told(count: int, held: int, told: int, goes: bool) -> None:
     assert may_drop(count, held, floor=100, share=0.5, told=told) is goes
+
+
+@pytest.mark.parametrize(
+    ("has", "servers", "judged"),
+    [
+        ([False, False, False], 3, Absence.GONE),
+        ([False, False], 3, Absence.GONE),
+        ([False], 3, Absence.UNKNOWN),
+        ([], 3, Absence.UNKNOWN),
+        ([False], 2, Absence.UNKNOWN),
+        ([False], 1, Absence.GONE),
+        ([True, False], 3, Absence.CONTRADICTED),
+        ([False, False, True], 5, Absence.CONTRADICTED),
+        ([True, True], 3, Absence.THERE),
+        ([True], 3, Absence.UNKNOWN),
+    ],
+)
+def test_bke_10_most_servers_must_say_so(has: list[bool], servers: int, judged: Absence) -> None:
+    assert judge_absence(has, servers) is judged

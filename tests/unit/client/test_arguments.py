@@ -77,6 +77,7 @@ WRONG: dict[str, list[Any]] = {
     "threading.Event": [8, "x"],
     "str | os.PathLike[str]": [8, b"x", True],
     "ApacheSettings": [8, {}],
+    "KerberosService": ["bookkeeper/h@R", 8, {}],
     "_Progress": [8, "x"],
     "Buffer": ["x", 8, 1.5, True, [], object()],
 }
