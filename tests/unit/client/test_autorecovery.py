@@ -91,7 +91,9 @@ def test_a_repair_that_breaks_is_tried_later(client: BookKeeper, monkeypatch: py
 
     monkeypatch.setattr(AutoRecovery, "_repair_one", breaks)
     monkeypatch.setattr(running._queue, "ended", lambda ledger_id, how, _: ended.update({ledger_id: how}))
-    running._work([8, 7])
+    worker = threading.Thread(target=running._work, args=([8, 7],))  # of its own, because it is marked as one of the client's
+    worker.start()
+    worker.join(PATIENCE_S)
     assert seen == [7, 8] and ended == {7: Ended.FAILED, 8: Ended.DONE}
 
 
