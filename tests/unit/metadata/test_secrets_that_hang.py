@@ -11,6 +11,7 @@ import pytest
 
 from bk_core.errors import MetadataAuthError, MetadataUnavailableError, SecretUnavailableError
 from bk_core.metadata.access import EtcdAuth, ZooKeeperAuth
+from bk_core.metadata.etcd import link as etcd_link
 from bk_core.metadata.etcd.connection import Failure
 from bk_core.metadata.etcd.link import Link as EtcdLink
 from bk_core.metadata.tree.asking import AskedAside
@@ -45,7 +46,8 @@ def password() -> Iterator[Hanging]:
 
 def zookeeper(password: Hanging) -> Any:
     link = ZooKeeperLink(NOBODY, 1.0, lambda connected: None, auth=ZooKeeperAuth("digest", "ann", password))
-    link._refused, link._shown = True, b"moss-3310"
+    link._shown = b"moss-3310"
+    link._note_refusal()
     return link
 
 
@@ -57,7 +59,9 @@ def etcd(password: Hanging) -> Any:
 
 
 @pytest.mark.parametrize("made", [zookeeper, etcd])
-def test_calls_end_in_time_and_ask_once(made: Callable[[Hanging], Any], password: Hanging) -> None:
+def test_calls_end_in_time_and_ask_once(made: Callable[[Hanging], Any], password: Hanging, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (zookeeper_link, etcd_link):
+        monkeypatch.setattr(module, "_REFUSED_AGAIN_S", 1000.0)
     link = made(password)
     try:
         for _ in range(3):

@@ -37,7 +37,7 @@ def test_hosts_get_their_ports() -> None:
         ("zk://h/l?chroot=", "'chroot' of the URI has no value"),
         ("zk://h/l?password=hunter2", "never holds a password"),
         ("zk://h/l#password=hunter2", "never holds a password"),
-        ("zk://h/l?colour=red", "unknown option 'colour'; there are chroot, log_root, .*, trust_store_password_file$"),
+        ("zk://h/l?colour=red", "unknown option 'colour'; there are chroot, log_root, .*, trust_store_password_file, tls_minimum$"),
         ("zk://h/l?chrot=/x", "unknown option 'chrot'; did you mean 'chroot'"),
         ("zk://h/l#hunter2", "has a '#'"),
         ("zk://h/l?user=a&password=abc&hunter2", "never holds a password, as it does in 'password'"),
