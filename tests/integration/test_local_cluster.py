@@ -189,10 +189,13 @@ def test_an_interrupt_while_it_closes_leaves_no_process(tmp_path: Path) -> None:
         assert parent.stdout is not None
         bookies = [int(pid) for pid in parent.stdout.readline().split()]
         os.kill(bookies[0], signal.SIGSTOP)
-        parent.stdin.write("\n")
-        parent.stdin.flush()
         status = Path(f"/proc/{bookies[0]}/status")
         deadline = time.monotonic() + 20
+        while "State:\tT" not in status.read_text():  # of two signals that are pending, the kernel would deliver SIGTERM first
+            assert time.monotonic() < deadline, "the bookie was not stopped"
+            time.sleep(0.01)
+        parent.stdin.write("\n")
+        parent.stdin.flush()
         while not int(status.read_text().split("ShdPnd:")[1].split()[0], 16) >> signal.SIGTERM - 1 & 1:
             assert time.monotonic() < deadline, "the bookie was not asked to stop"
             time.sleep(0.01)
