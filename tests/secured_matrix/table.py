@@ -91,14 +91,17 @@ JAVA_STAYS_OUT = (
 UNDECODED = Sign("java.log", "unknown response : op code = 6")
 NOT_TLS = Sign("bookie-*/bookie.log", "NotSslRecordException")
 
+HUNG_UP = Sign("java.log", "failure when writing TLS control frames")
+
 
 def signs_outside(place: Place, protocol: str) -> tuple[Sign, ...]:
     """Return what stands in the logs, at least one of it, where Java's client and Apache's bookies fail at each other by no fault of ours;
     nothing where Java comes in. Document: wire-protocol.md 10.4."""
     if place.bookies == EMBEDDED or place.transport == "plain" or place.auth == "none":
         return ()
-    old = (NOT_TLS,) if place.bookies == "4.14.7" else ()
-    return (*old, UNDECODED) if protocol == "v2" else old
+    if place.bookies == "4.14.7":
+        return (HUNG_UP,) if protocol == "v2" else (NOT_TLS,)
+    return (UNDECODED,) if protocol == "v2" else ()
 
 
 def is_good(rows: Sequence[Row]) -> bool:
