@@ -34,7 +34,7 @@ def may_believe(sights: Collection[Sight]) -> bool:
 
 
 class Absence(Enum):
-    """What the servers of a metadata store say together about one ledger."""
+    """The common answer of the servers of a metadata store about one ledger."""
 
     GONE = "no server has it, and most of them were asked"
     THERE = "all that answer have it"
