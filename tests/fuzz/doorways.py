@@ -48,7 +48,7 @@ class Doorway:
         return self._path("password").read_text().strip()
 
     def security(self) -> Security:
-        """What a client needs."""
+        """Return the security of a client that is to be admitted."""
         own = {"cert": str(self._path("client.pem")), "key": str(self._path("client.key"))} if self.mutual else {}
         tls = BookieTls(ca=str(self._path("ca.pem")), **own) if self.tls else None  # type: ignore[arg-type]
         return Security(tls=tls, auth=BookieSasl(USER, self.password) if self.sasl else None)

@@ -41,6 +41,7 @@ from bk_core.protocol.wire.batch_parts import BodyCheck
 from bk_core.protocol.wire.frames import FRAME_BYTES_MAX, FrameReader
 from bk_core.protocol.wire.messages import Status
 from tests.fuzz.bent_bookie import BentBookie
+from tests.fuzz.cases import play_cases
 from tests.fuzz.doorways import Doorway
 
 MS = 1_000_000
@@ -508,18 +509,15 @@ def run(
 ) -> Result:
     """Cases ``first``, first + 1, ... until the time is over, or so many of them or of crashes were seen; crashes are told at once."""
     result = Result()
-    end = None if seconds is None else time.monotonic() + seconds
     with world() as made:
-        case = first
-        while (end is None or time.monotonic() < end) and (cases is None or case < first + cases):
-            if crashes_max is not None and len(result.crashes) >= crashes_max:
-                break
-            try:
-                result.inputs += _played(made, seed, case)
-            except Exception as error:
-                text = f"seed {seed} case {case}: {type(error).__name__}: {error}"
-                result.crashes.append(text)
-                say(text)
-            result.cases += 1
-            case += 1
+        play_cases(
+            result,
+            lambda case: _played(made, seed, case),
+            seconds=seconds,
+            seed=seed,
+            first=first,
+            cases=cases,
+            crashes_max=crashes_max,
+            say=say,
+        )
     return result

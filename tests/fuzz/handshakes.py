@@ -23,6 +23,7 @@ from bk_core.protocol.bookie.digest_md5 import directives
 from bk_core.protocol.wire import messages as m
 from bk_core.protocol.wire.connection import encode_request
 from tests.fuzz import requests
+from tests.fuzz.cases import play_cases
 from tests.fuzz.doorways import Doorway, Wire, asked, doorways
 from tests.fuzz.requests import KEY, Probe, Result, World, Wrong, bend, body
 
@@ -252,25 +253,18 @@ def run(
     say: Callable[[str], None] = lambda text: None,
 ) -> Result:
     """Cases ``first``, first + 1, ... until the time is over, or so many of them or of crashes were seen; crashes are told at once."""
-    result, case = Result(), first
-    end = None if seconds is None else time.monotonic() + seconds
-
-    def crashed(error: Exception) -> None:
-        result.crashes.append(f"seed {seed} case {case}: {type(error).__name__}: {error}")
-        say(result.crashes[-1])
-
+    result = Result()
+    caught = (Wrong, BkError, OSError, AssertionError)
     with guarded() as worlds:
-        while (end is None or time.monotonic() < end) and (cases is None or case < first + cases) and len(result.crashes) < crashes_max:
-            rng = random.Random(f"{seed}/{case}")
-            try:
-                result.inputs += worlds[case % len(worlds)].play(rng, case)
-            except (Wrong, BkError, OSError, AssertionError) as error:
-                crashed(error)
-            result.cases += 1
-            case += 1
+
+        def play(case: int) -> int:
+            return worlds[case % len(worlds)].play(random.Random(f"{seed}/{case}"), case)
+
+        play_cases(result, play, seconds=seconds, seed=seed, first=first, cases=cases, crashes_max=crashes_max, say=say, caught=caught)
         for world in worlds:
             try:
                 world.require_empty()
             except Wrong as error:
-                crashed(error)
+                result.crashes.append(f"seed {seed}, in the end: {error}")
+                say(result.crashes[-1])
     return result

@@ -28,6 +28,7 @@ from bk_core.errors import BkError, RemoteProtocolError
 from bk_core.protocol.entry.digests import master_key
 from bk_core.protocol.wire import messages as m
 from bk_core.protocol.wire.connection import ServerProtocol, decode_response, encode_request
+from tests.fuzz.cases import play_cases
 from tests.fuzz.doorways import Doorway
 
 KEY = master_key(b"fuzz")
@@ -415,18 +416,14 @@ def run(
     say: Callable[[str], None] = lambda text: None,
 ) -> Result:
     """Cases ``first``, first + 1, ... until the time is over, or so many of them or of crashes were seen; crashes are told at once."""
-    result, case = Result(), first
-    end = None if seconds is None else time.monotonic() + seconds
+    result = Result()
     with world() as made:
-        while (end is None or time.monotonic() < end) and (cases is None or case < first + cases) and len(result.crashes) < crashes_max:
+
+        def play(case: int) -> int:
             rng = random.Random(f"{seed}/{case}")
-            data = script(rng, case)
-            try:
-                result.inputs += made.play(data, rng, case)
-            except (Wrong, OSError) as error:
-                text = f"seed {seed} case {case}: {type(error).__name__}: {error}"
-                result.crashes.append(text)
-                say(text)
-            result.cases += 1
-            case += 1
+            return made.play(script(rng, case), rng, case)
+
+        play_cases(
+            result, play, seconds=seconds, seed=seed, first=first, cases=cases, crashes_max=crashes_max, say=say, caught=(Wrong, OSError)
+        )
     return result

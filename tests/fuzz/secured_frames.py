@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 from bk_core.protocol.entry.digests import master_key
 from tests.fuzz import frames
 from tests.fuzz.bent_door import BentDoor
+from tests.fuzz.cases import play_cases
 from tests.fuzz.doorways import Doorway, doorways
 from tests.fuzz.frames import PASSWORD, PAYLOADS, Result, Unanswered, World, Wrong
 
@@ -75,18 +75,16 @@ def run(
     say: Callable[[str], None] = lambda text: None,
 ) -> Result:
     """Cases ``first``, first + 1, ... until the time is over, or so many of them or of crashes were seen; crashes are told at once."""
-    result, case = Result(), first
-    end = None if seconds is None else time.monotonic() + seconds
+    result = Result()
     with worlds() as made:
-        while (end is None or time.monotonic() < end) and (cases is None or case < first + cases):
-            if crashes_max is not None and len(result.crashes) >= crashes_max:
-                break
-            world = made[case % len(made)]
-            try:
-                result.inputs += played(world, seed, case)
-            except Exception as error:
-                result.crashes.append(f"seed {seed} case {case} ({world.doorway.name}): {type(error).__name__}: {error}")
-                say(result.crashes[-1])
-            result.cases += 1
-            case += 1
+        play_cases(
+            result,
+            lambda case: played(made[case % len(made)], seed, case),
+            seconds=seconds,
+            seed=seed,
+            first=first,
+            cases=cases,
+            crashes_max=crashes_max,
+            say=say,
+        )
     return result

@@ -1,4 +1,4 @@
-"""What ``bk local`` prints: lines that are copied."""
+"""The lines that ``bk local`` prints are there to be copied."""
 
 from __future__ import annotations
 

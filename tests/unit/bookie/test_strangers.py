@@ -1,4 +1,4 @@
-"""What peers that are not admitted cost a bookie: lines, memory, reads of its files; and how often they may guess."""
+"""Peers that are not admitted cost a bookie few lines, little memory and no reads of its files, and may guess twice."""
 
 from __future__ import annotations
 

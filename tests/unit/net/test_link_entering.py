@@ -224,7 +224,7 @@ def test_new_files_are_taken_at_a_later_attempt(world: World, tmp_path: Path) ->
 
 
 def hello_of(server: tuple[str, str], peer: socket.socket) -> bytes:
-    """What a bookie says to the first words of a client in the handshake."""
+    """Return the answer of a bookie to the first words of a client in the handshake."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*server)
     came, out = ssl.MemoryBIO(), ssl.MemoryBIO()
