@@ -79,7 +79,7 @@ class Identity:
             name = gssapi.Name(f"{self.service}@{host or _NOBODY}", gssapi.NameType.hostbased_service)
             flags = (gssapi.RequirementFlag.mutual_authentication, gssapi.RequirementFlag.integrity)
             made = gssapi.SecurityContext(name=name, creds=credentials, usage="initiate", flags=flags, mech=gssapi.MechType.kerberos)
-            context = _Context(gssapi, made, target, peer)
+            context = Context(gssapi, made, f"{peer} gives no proof that it has the key of {target}")
             return GssapiExchange(who, target, context, made.step() or b"" if host else b"", peer)
         except gssapi.exceptions.GSSError as error:
             raise BookieKerberosError(f"{what}: {cause_of(gssapi, error, keytab=self.keytab is not None)}") from None
@@ -113,14 +113,13 @@ def check_identity(whose: str, principal: str | None, keytab: str | None, ticket
         raise InvalidArgumentError(f"service is the part of a principal before its slash, such as {SERVICE!r}, not {service!r}")
 
 
-class _Context:
-    """A ``SecurityContext`` of the package gssapi."""
+class Context:
+    """A ``SecurityContext`` of the package gssapi, of either side. What its calls raise begins with ``failed``."""
 
-    def __init__(self, gssapi: Any, made: Any, target: str, peer: str) -> None:
+    def __init__(self, gssapi: Any, made: Any, failed: str) -> None:
         self._gssapi = gssapi
         self._made = made
-        self._target = target
-        self._peer = peer
+        self._failed = failed
 
     @property
     def complete(self) -> bool:
@@ -140,7 +139,7 @@ class _Context:
         try:
             return call(*arguments)
         except self._gssapi.exceptions.GSSError as error:
-            raise BookieKerberosError(f"{self._peer} gives no proof that it has the key of {self._target}: {words_of(error)}") from None
+            raise BookieKerberosError(f"{self._failed}: {words_of(error)}") from None
 
 
 def readable(keytab: str, what: str) -> bytes:

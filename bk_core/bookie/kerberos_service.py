@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bk_core.errors import BookieKerberosError, InvalidArgumentError
-from bk_core.kerberos import cause_of, gssapi_package, readable, words_of
+from bk_core.kerberos import Context, cause_of, gssapi_package, readable
 from bk_core.protocol.bookie.gssapi_server import AcceptingContext, GssapiServer
 
 ANY_BOOKKEEPER = ".*bookkeeper.*"
@@ -71,35 +71,14 @@ class KerberosService:
             raise BookieKerberosError(f"{what}: {cause_of(gssapi, error)}") from None
 
 
-class _Accepting:
+class _Accepting(Context):
     """The accepting ``SecurityContext`` of the package gssapi."""
 
     def __init__(self, gssapi: Any, made: Any) -> None:
-        self._gssapi = gssapi
-        self._made = made
+        super().__init__(gssapi, made, "its ticket, or what it has signed, is not taken")
         # else the package returns what a refusal says to the other side, and raises with the token after that
         made.__DEFER_STEP_ERRORS__ = False
 
     @property
-    def complete(self) -> bool:
-        return bool(self._made.complete)
-
-    @property
     def initiator(self) -> str:
         return str(self._told(lambda: self._made.initiator_name))
-
-    def step(self, token: bytes) -> bytes | None:
-        made: bytes | None = self._told(self._made.step, token)
-        return made
-
-    def unwrap(self, token: bytes) -> bytes:
-        return bytes(self._told(self._made.unwrap, token).message)
-
-    def wrap(self, message: bytes) -> bytes:
-        return bytes(self._told(self._made.wrap, message, False).message)
-
-    def _told(self, call: Any, *arguments: Any) -> Any:
-        try:
-            return call(*arguments)
-        except self._gssapi.exceptions.GSSError as error:
-            raise BookieKerberosError(f"its ticket, or what it has signed, is not taken: {words_of(error)}") from None
