@@ -19,10 +19,12 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol
 
-from bk_core.bookie.children import Child, accepts_connections
+from bk_core.bookie.children import Child
 from bk_core.bookie.java_files import java_environment, java_value
 from bk_core.bookie.private import make_directory
 from bk_core.errors import BookieUnavailableError, InvalidArgumentError, OperationTimeoutError
+from bk_core.protocol.wire.codec_v3 import encode_request, frame
+from bk_core.protocol.wire.messages import BookieInfoRequest, StartTlsRequest
 
 DEFAULT_VERSION = "4.18.0"
 KNOWN_VERSIONS = ("4.18.0", "4.17.3", "4.16.6", "4.14.7")
@@ -250,6 +252,7 @@ class ApacheBookie:
         write_logging(self._configuration)
         self._memory = (settings.heap_mb, settings.direct_mb)
         self._options = settings.java
+        self._asks_who = settings.lines.get("bookieAuthProviderFactoryClass") is not None
         self._conf.write_text(settings.configuration(uri, port, self._directory))
 
     @property
@@ -309,10 +312,10 @@ class ApacheBookie:
         self._child = Child(f"bookie {self.bookie_id}", command, self.log, env=java_environment(self._directory))
 
     def wait_ready(self) -> None:
-        """Wait until it listens and is registered as writable."""
+        """Wait until it is registered as writable and answers."""
         if self._child is None:
             raise InvalidArgumentError(f"bookie {self.bookie_id} was not started")
-        self._child.wait_until(lambda: accepts_connections(self._port) and self._registered(self.bookie_id), START_TIMEOUT_S)
+        self._child.wait_until(lambda: self._registered(self.bookie_id) and answers(self._port, self._asks_who), START_TIMEOUT_S)
 
     def kill(self) -> None:
         if self._child is not None:
@@ -321,6 +324,19 @@ class ApacheBookie:
     def stop(self) -> None:
         if self._child is not None:
             self._child.stop(timeout_s=20.0)
+
+
+def answers(port: int, asks_who: bool) -> bool:
+    """Return True if the bookie at this port of loopback answers a request. Until then it may hang up on each: an Apache bookie listens and
+    is registered a moment before it serves, and a connection that began in that moment is closed at its first request. One that asks who its
+    client is (``asks_who``) refuses other requests by itself; of TLS, only those who serve can say whether there is any."""
+    request = StartTlsRequest(1) if asks_who else BookieInfoRequest(1)
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1.0) as probe:
+            probe.sendall(frame(encode_request(request)))
+            return bool(probe.recv(1))
+    except OSError:
+        return False
 
 
 def _apache_uri(uri: str) -> str:

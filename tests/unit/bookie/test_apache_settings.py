@@ -1,11 +1,16 @@
-"""The lines of an Apache bookie's bookie.conf."""
+"""The lines of an Apache bookie's bookie.conf, and when such a bookie is ready."""
 
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from bk_core.bookie import apache
 from bk_core.bookie.apache import ApacheSettings
+from bk_core.bookie.children import free_port
+from bk_core.protocol.wire.codec_v3 import decode_request
+from bk_core.protocol.wire.messages import BookieInfoRequest, StartTlsRequest
 
 
 def lines(settings: ApacheSettings) -> dict[str, str]:
@@ -51,3 +56,27 @@ def test_a_setting_that_is_left_out() -> None:
     small = lines(ApacheSettings())
     found = lines(ApacheSettings(lines={"dbStorage_writeCacheMaxSizeMb": None}))
     assert set(small) - set(found) == {"dbStorage_writeCacheMaxSizeMb"}
+
+
+@pytest.mark.parametrize(("answer", "expected"), [(b"", False), (b"\0", True)], ids=["hangs up", "answers"])
+@pytest.mark.parametrize("asks_who", [False, True])
+def test_a_bookie_is_ready_when_it_answers(asks_who: bool, answer: bytes, expected: bool) -> None:
+    """An Apache bookie that listens and does not serve yet closes a connection at its first request."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> bytes:
+            peer, _ = server.accept()
+            with peer:
+                request = peer.recv(1000)
+                peer.sendall(answer)
+                return request
+
+        with ThreadPoolExecutor(1) as pool:
+            request = pool.submit(serve)
+            assert apache.answers(server.getsockname()[1], asks_who) is expected
+            kind = type(decode_request(request.result(10)[4:]))
+    assert kind is (StartTlsRequest if asks_who else BookieInfoRequest)
+
+
+def test_a_bookie_that_does_not_listen_is_not_ready() -> None:
+    assert not apache.answers(free_port(), False)
