@@ -328,8 +328,8 @@ class ApacheBookie:
 
 def answers(port: int, asks_who: bool) -> bool:
     """Return True if the bookie at this port of loopback answers a request. Until then it may hang up on each: an Apache bookie listens and
-    is registered a moment before it serves, and a connection that began in that moment is closed at its first request. One that asks who its
-    client is (``asks_who``) refuses other requests by itself; of TLS, only those who serve can say whether there is any."""
+    is registered a moment before it serves, and a connection that began in that moment is closed at its first request. One that asks who
+    its client is (``asks_who``) refuses other requests by itself; of TLS, only those who serve can say whether there is any."""
     request = StartTlsRequest(1) if asks_who else BookieInfoRequest(1)
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1.0) as probe:
