@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias, TypedDict, get_args
 from bk_core.arguments import COUNT, POSITIVE, POSITIVE_SECONDS, SECONDS, TEXT, check_fields, one_of, settings, whole
 from bk_core.errors import ArgumentTypeError, InvalidArgumentError
 from bk_core.metadata.access import METADATA_AUTH, MetadataAuth, MetadataTls
+from bk_core.metadata.uri import rack_options
 from bk_core.protocol.ledger.placement import location
 from bk_core.protocol.ledger.read.options import ReadOptions
 from bk_core.protocol.limits import Limits
@@ -32,6 +33,8 @@ _CHECKS = {
     "operation_timeout_s": POSITIVE_SECONDS,
     "metadata_timeout_s": POSITIVE_SECONDS,
     "min_racks": POSITIVE,
+    "rack_script": replace(TEXT, optional=True),
+    "rack_script_timeout_s": POSITIVE_SECONDS,
     "quarantine_s": SECONDS,
     "quarantine_errors": POSITIVE,
     "add_quorum_timeout_s": POSITIVE_SECONDS,
@@ -70,9 +73,18 @@ class ClientConfig:
     """Bounds of the machines. While no bookie that may have an entry can be reached, reads and recoveries ask again for
     ``limits.unreachable_ns``, but for no longer than nine tenths of ``operation_timeout_s``."""
     placement: Placement = "random"
-    """The choice of bookies: "random" takes any; with "rack-aware" every write set spans ``min_racks`` racks as far as it can."""
+    """The choice of bookies: "random" takes any; with "rack-aware" every write set spans ``min_racks`` racks as far as it can. Also
+    ``placement=rack-aware`` in the URI, for what is given nothing but a URI."""
     racks: Mapping[str, str] | None = None
-    """The rack of each bookie: its id or host to a place such as "/rack-a". None takes the cluster's own mapping, Pulsar's ``/bookies``."""
+    """The rack of each bookie: its id or host to a place such as "/rack-a". None takes ``rack_script`` or, without one, the cluster's own
+    mapping, Pulsar's ``/bookies``."""
+    rack_script: str | None = None
+    """The path of a script on this host that tells the racks of bookies, as Java's ``networkTopologyScriptFileName``: it gets up to 100
+    addresses as arguments and prints a place such as "/rack-a" for each. Also ``rack_script`` in the URI, which makes placement
+    rack-aware by itself. Connecting waits for its first answer (metadata.md 5.1)."""
+    rack_script_timeout_s: float = 10.0
+    """The time after which the script is killed. Where it fails, bookies keep their last known racks or are in the default rack, and the
+    script is asked again a minute later."""
     min_racks: int = 2
     """The number of racks that a write set spans, with rack-aware placement."""
     enforce_racks: bool = False
@@ -123,6 +135,7 @@ class ClientConfig:
         for name, known in (("protocol", WireProtocol), ("placement", Placement), ("ensemble_change", EnsembleChange)):
             if getattr(self, name) not in get_args(known):
                 raise InvalidArgumentError(f"{name} must be one of {', '.join(get_args(known))}, not {getattr(self, name)!r}")
+        self._take_racks_of_uri()
         self._check_racks()
         if self.security is not None and security_of(self.uri) is not None:
             raise InvalidArgumentError("TLS and passwords of bookies stand in the URI or beside it, not in both")
@@ -139,12 +152,24 @@ class ClientConfig:
         bound_ns = int(0.9e9 * self.operation_timeout_s)
         return self.limits if self.limits.unreachable_ns <= bound_ns else replace(self.limits, unreachable_ns=bound_ns)
 
+    def _take_racks_of_uri(self) -> None:
+        found = rack_options(self.uri)
+        if "rack_script" in found and (self.racks is not None or self.rack_script not in (None, found["rack_script"])):
+            raise InvalidArgumentError("racks come from rack_script in the URI or from a setting beside it, not from both")
+        for name, value in found.items():
+            object.__setattr__(self, name, value)
+
     def _check_racks(self) -> None:
         if self.min_ack_racks > 1 and self.placement != "rack-aware":
             raise InvalidArgumentError("min_ack_racks means nothing without placement='rack-aware'")
-        about_racks = self.racks is not None or self.local_rack is not None or self.enforce_racks or self.min_racks != 2
-        if about_racks and self.placement != "rack-aware":
-            raise InvalidArgumentError("racks, min_racks, enforce_racks and local_rack mean nothing without placement='rack-aware'")
+        given = self.racks is not None or self.local_rack is not None or self.rack_script is not None
+        if (given or self.enforce_racks or self.min_racks != 2) and self.placement != "rack-aware":
+            names = "racks, rack_script, min_racks, enforce_racks and local_rack"
+            raise InvalidArgumentError(f"{names} mean nothing without placement='rack-aware'")
+        if self.racks is not None and self.rack_script is not None:
+            raise InvalidArgumentError("racks come from a mapping (racks) or from a script (rack_script), not from both")
+        if self.rack_script is not None and not self.rack_script:
+            raise InvalidArgumentError("rack_script must be the path of a script, not an empty text")
         for name, rack in (self.racks or {}).items():
             if not isinstance(rack, str):
                 raise ArgumentTypeError(f"racks must map ids or hosts to text such as '/rack-a', not {name!r} to {rack!r}")
@@ -163,6 +188,8 @@ class ClientSettings(TypedDict, total=False):
     limits: Limits
     placement: Placement
     racks: Mapping[str, str] | None
+    rack_script: str | None
+    rack_script_timeout_s: float
     min_racks: int
     enforce_racks: bool
     local_rack: str | None

@@ -35,6 +35,7 @@ from bk_core.errors import (
 )
 from bk_core.exit_hook import end_with_process, forget
 from bk_core.metadata import open_store
+from bk_core.metadata.rack_script import RackScript
 from bk_core.metadata.store import BookieView, MetadataStore, Version, Versioned
 from bk_core.metrics.client import ClientCounts
 from bk_core.metrics.snapshot import Metrics
@@ -86,6 +87,8 @@ def connect(
     config = ClientConfig(uri, protocol, **settings)
     if (security := config.bookie_security) is not None:
         security.check()
+    if config.rack_script is not None:
+        RackScript(config.rack_script, config.rack_script_timeout_s).check()
 
     def make() -> BookKeeper:
         if (

@@ -32,6 +32,7 @@ from bk_core.errors import (
     RecoveryFailedError,
     WriteFailedError,
 )
+from bk_core.metadata.rack_script import RackScript, ScriptedRacks
 from bk_core.metadata.racks import RackMap
 from bk_core.metadata.store import BookieView, MetadataStore, Watch
 from bk_core.metrics.client import ClientCounts
@@ -118,7 +119,7 @@ class Session:
         self.home = Home()
         self.counts = ClientCounts(f"the client of {config.uri}")
         self._over = self._ended = False
-        self._racks = RackMap(store, config.racks) if config.placement == "rack-aware" else None
+        self.racks = self._new_racks()
         self.reactor = Reactor()
         self.rng = random.Random()
         self.rotation = self.rng.randrange(1 << 16)  # with the ledger id it chooses the replica that is read first (RD-2)
@@ -143,13 +144,14 @@ class Session:
         self.security = config.bookie_security
         if self.security is not None:
             self._preparing = Preparations(self.security, self.reactor.post)
-        self.placement = self._new_placement(self._racks)
+        self.placement = self._new_placement(self.racks)
         self._on_bookies: dict[Informed, None] = {}
         self.adds = AddWindow(config.limits.unretired_entries_max, self.counts.add_wait_seconds)
         self._read_gauges()
         self._watch: Watch | None = None
         try:
             self._watch = store.watch_bookies(self._bookies_changed)
+            self._settle_racks()
         except BaseException:
             self.close()
             raise
@@ -162,7 +164,20 @@ class Session:
         read("bookkeeper_client_add_waiting", lambda: self.adds.waiting)
         read("bookkeeper_client_metadata_connected", lambda: int(not self._over and self.store.is_connected()))
 
-    def _new_placement(self, racks: RackMap | None) -> Placement:
+    def _new_racks(self) -> RackMap | ScriptedRacks | None:
+        settings = self.config
+        if settings.placement != "rack-aware":
+            return None
+        if settings.rack_script is not None:
+            return ScriptedRacks(self.store, RackScript(settings.rack_script, settings.rack_script_timeout_s))
+        return RackMap(self.store, settings.racks)
+
+    def _settle_racks(self) -> None:
+        """Wait for the racks of the bookies that are known now, where a script tells them: for its timeout at most."""
+        if isinstance(self.racks, ScriptedRacks):
+            self.racks.settle()
+
+    def _new_placement(self, racks: RackMap | ScriptedRacks | None) -> Placement:
         if racks is None:
             return RandomPlacement(self._placeable, self.rng.random, self._avoided)
         settings = self.config
@@ -218,8 +233,8 @@ class Session:
         return RecoveryOptions(ensemble_change=mode, barrier=self.config.recovery_barrier)
 
     def _bookies_changed(self, view: BookieView) -> None:
-        if self._racks is not None:
-            self._racks.bookies_changed({*view.writable, *view.readonly})
+        if self.racks is not None:
+            self.racks.bookies_changed({*view.writable, *view.readonly})
         before, self._view = self._view, view
         self.reactor.post(partial(self._tell_of_bookies, {*before.writable, *before.readonly} - {*view.writable, *view.readonly}))
 
@@ -250,6 +265,7 @@ class Session:
 
     def refresh_bookies(self) -> None:
         self._bookies_changed(self.store.bookies())
+        self._settle_racks()
 
     def note_answer(self, bookie: BookieId, status: Status) -> None:
         """Note the answer of a bookie for the quarantine (CR-2). Reactor thread."""
@@ -451,8 +467,8 @@ class Session:
             closable.close()
         if self._watch is not None:
             self._watch.cancel()
-        if self._racks is not None:
-            self._racks.close()
+        if self.racks is not None:
+            self.racks.close()
         self._over = True
         self._shut_links()
         self._metadata.close()

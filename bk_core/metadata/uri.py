@@ -18,7 +18,11 @@ SESSION_TIMEOUT_MS = 10_000
 _DIGITS_MAX = 20
 _OF_BOOKIES = "bookie_"
 _OF_PASSWORD = re.compile("[a-z_]*password", re.IGNORECASE)
-_OF_ALL = ("chroot", "log_root", "session_timeout_ms")
+RACK_OPTIONS = ("placement", "rack_script")
+"""The options of a URI that are about the choice of bookies."""
+_OF_ALL = ("chroot", "log_root", "session_timeout_ms", *RACK_OPTIONS)
+_RACK_AWARE = "rack-aware"
+_PLACEMENTS = ("random", _RACK_AWARE)
 _LAYOUTS = {"": None, "null": None, "hierarchical": "hierarchical", "longhierarchical": "longhierarchical", "flat": "flat"}
 _KNOWN = {"zk": "zk, zk+tls, zk+<layout>", "etcd": "etcd, etcd+tls, etcd+<layout>, etcd+apache"}
 APACHE = "apache"
@@ -89,6 +93,7 @@ def parse(uri: str) -> StoreUri:
         raise InvalidArgumentError(f"no metadata store is known for {scheme!r}; there are {', '.join(_KNOWN.values())} and memory")
     found = _of_servers(uri, driver, rest, by_tls, layouts[layout])
     found.bookies  # noqa: B018 - refused now if it cannot be read
+    rack_options(uri)
     return found
 
 
@@ -111,6 +116,25 @@ def _of_servers(uri: str, driver: str, rest: str, by_tls: bool, layout: str | No
     known = (*_OF_ALL, *(_OF_APACHE if layout == APACHE else ()), *AUTH_OPTIONS[driver], *TLS_OPTIONS)
     found = _options(uri, parts.query, parts.fragment, known)
     return StoreUri(driver, hosts, parts.path, by_tls, layout, found, shown(uri))
+
+
+def rack_options(uri: str) -> dict[str, str]:
+    """Return what the options of a URI say about the choice of bookies: settings of a client by name. A script makes it rack-aware. Raises
+    InvalidArgumentError."""
+    query = dict(parse_qsl(uri.partition("?")[2].partition("#")[0], keep_blank_values=True))
+    found = {name: query[name] for name in RACK_OPTIONS if name in query}
+    for name, value in found.items():
+        if not value:
+            raise InvalidArgumentError(f"the option {name!r} of the URI has no value: write {name}=..., or leave it out")
+    if found.get("placement", _RACK_AWARE) not in _PLACEMENTS:
+        raise InvalidArgumentError(
+            f"the option 'placement' of the URI must be one of {', '.join(_PLACEMENTS)}, not {found['placement'][:80]!r}"
+        )
+    if "rack_script" in found:
+        if found.get("placement") == "random":
+            raise InvalidArgumentError("the option 'rack_script' of the URI means nothing with placement=random: leave one of them out")
+        found["placement"] = _RACK_AWARE
+    return found
 
 
 def _meant(name: str, prefix: str, known: Sequence[str]) -> str:

@@ -53,7 +53,7 @@ class SimSession(Session):
         self.store = store  # type: ignore[assignment]
         self.counts = ClientCounts(name)
         self.reactor = SimReactor(network)
-        self._racks = None
+        self.racks = None
         self._links = {}
         self._moved_ns = {}
         self._emptied = ()

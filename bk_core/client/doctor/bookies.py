@@ -12,6 +12,7 @@ from bk_core.display.ledgers import DOWN, READ_ONLY, WRITABLE, bookie_states
 from bk_core.display.words import counted, disk_size, host_port
 from bk_core.errors import MetadataError, MetadataFormatError, NoNodeError
 from bk_core.metadata.cookies import decode_cookie
+from bk_core.metadata.rack_script import ScriptedRacks
 from bk_core.metadata.racks import parse_rack_map
 from bk_core.protocol.ledger.metadata import BookieId
 
@@ -49,6 +50,11 @@ def judge_cluster(client: BookKeeper) -> Iterator[Finding]:
     if what:
         advice = "restore the metadata store from a backup before anything else: without LAYOUT nobody knows where ledgers are"
         yield Finding("layout-missing", what, advice)
+    if isinstance(scripted := client._session.racks, ScriptedRacks):
+        if scripted.problem:
+            what = f"the script {client.config.rack_script} does not tell the racks of all bookies: {scripted.problem}"
+            yield Finding("racks-unreadable", what, "run it with the addresses of the bookies; it prints a location for each")
+        return
     try:
         parse_rack_map(client.store.read_rack_map().data)
     except NoNodeError:

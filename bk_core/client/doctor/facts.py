@@ -14,6 +14,7 @@ from bk_core.display.ledgers import DOWN
 from bk_core.display.words import host_port
 from bk_core.errors import BookieUnavailableError, InvalidArgumentError, MetadataFormatError, NoNodeError
 from bk_core.metadata.cookies import Cookie, decode_cookie
+from bk_core.metadata.rack_script import ScriptedRacks
 from bk_core.metadata.racks import parse_rack_map
 from bk_core.metadata.service_info import Endpoint
 from bk_core.protocol.ledger import metadata_codec
@@ -177,7 +178,10 @@ def address_of(client: BookKeeper, bookie: BookieId) -> str | None:
 
 
 def rack_of(client: BookKeeper, bookie: BookieId) -> str | None:
-    """Return the rack of a bookie in the cluster's mapping; None where there is no mapping, or none that can be understood."""
+    """Return the rack of a bookie as this client's script tells it, or in the cluster's mapping; None where there is no mapping, or none
+    that can be understood."""
+    if isinstance(scripted := client._session.racks, ScriptedRacks):
+        return scripted.topology().rack_of(bookie)
     try:
         racks = parse_rack_map(client.store.read_rack_map().data)
     except (NoNodeError, MetadataFormatError):
