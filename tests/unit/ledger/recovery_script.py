@@ -16,6 +16,8 @@ from bk_core.protocol.ledger.recover.recovery import LedgerRecovery
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.wire.messages import (
     LAST_ENTRY,
+    ForceLedgerRequest,
+    ForceLedgerResponse,
     ReadLacRequest,
     ReadLacResponse,
     ReadRequest,
@@ -180,6 +182,11 @@ class Script:
         self.reads.remove(write)
         response = WriteLacResponse(write.request, status, LEDGER) if status >= 0 else None
         return self.feed(ReadReply(write.request, bookie, status, response))
+
+    def force(self, bookie: str, status: Status = Status.OK) -> list[Effect]:
+        sent = next(r for r in self.reads if r.bookie == bookie and isinstance(r.message, ForceLedgerRequest))
+        self.reads.remove(sent)
+        return self.feed(ReadReply(sent.request, bookie, status, ForceLedgerResponse(sent.request, status, LEDGER)))
 
     def stored_by(self, bookies: str, *entry_ids: int) -> list[Effect]:
         return [e for b in bookies for i in entry_ids for e in self.feed(AddReply(b, i, 1, Status.OK))]

@@ -21,7 +21,7 @@ from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerSta
 from bk_core.protocol.ledger.recover.options import RecoveryOptions
 from bk_core.protocol.ledger.recover.recovery import RecoveryState
 from bk_core.protocol.ledger.write.options import EnsembleChangeMode
-from bk_core.protocol.wire.messages import ReadRequest, Status, WriteLacRequest
+from bk_core.protocol.wire.messages import ForceLedgerRequest, ReadRequest, Status, WriteLacRequest
 from tests.unit.ledger.recovery_script import LEDGER, NO, Script, body, ledger
 
 IN_RECOVERY = LedgerState.IN_RECOVERY
@@ -292,9 +292,30 @@ def test_the_barrier_is_tried_again_within_the_budget() -> None:
         assert barriers(script) == [second]
     good.barrier(second)
     assert good.end == (-1, 0)
-    bad.barrier(second, Status.READ_ONLY)
+    bad.barrier(second, Status.IO_ERROR)
     assert isinstance(bad.result, RecoveryFailedError)
     assert not bad.is_closing
+
+
+def test_a_read_only_bookie_is_asked_for_a_force_in_place_of_the_barrier() -> None:
+    """RC-11a: it takes no LAC, and a ledger of read-only bookies must not stay in recovery. Its force counts, and a failure of that does
+    not: it is tried again as a force within the budget."""
+    script = recovered(options=RecoveryOptions(barrier=True), recovery_retries_max=1)
+    first, second = barriers(script)
+    for bookie in (first, second):
+        script.barrier(bookie, Status.READ_ONLY)
+    assert not barriers(script) and not script.is_closing and forces(script) == [first, second]
+    script.force(first)
+    script.force(second, Status.READ_ONLY)
+    assert not script.is_closing
+    script.timer("recovery-retry")
+    assert forces(script) == [second] and not barriers(script)
+    script.force(second)
+    assert script.end == (-1, 0)
+
+
+def forces(script: Script) -> list[str]:
+    return [r.bookie for r in script.reads if isinstance(r.message, ForceLedgerRequest)]
 
 
 def test_without_the_option_there_is_no_barrier() -> None:

@@ -55,7 +55,12 @@ class EndPhase:
 
     def _write_barrier(self, positions: list[int]) -> list[Effect]:
         """Send a journaled request to every bookie whose denial counted; it is stored behind the fence mark (RC-11a)."""
-        return [self._requests.write_lac(self.barrier, p, self._barrier_lac) for p in positions]
+        return [self._write_barrier_at(position) for position in positions]
+
+    def _write_barrier_at(self, position: int) -> Effect:
+        if position in self.barrier.read_only:
+            return self._requests.force(self.barrier, position)
+        return self._requests.write_lac(self.barrier, position, self._barrier_lac)
 
     def heard_length(self, position: int, event: ReadReply) -> None:
         """Take an answer with the length. A denial counts no more than silence, because the entry is committed and some bookie has it."""
@@ -66,11 +71,17 @@ class EndPhase:
         elif entry is None:
             self.lengths.unknown[position] = event.status
 
-    def heard_barrier(self, position: int, event: ReadReply) -> None:
+    def heard_barrier(self, position: int, event: ReadReply) -> list[Effect]:
+        """Take an answer. A read-only bookie refuses the LAC and is asked to sync its journal instead, with the fence mark in it."""
         if event.status is Status.OK:
             self.barrier.confirmed.add(position)
+        elif event.status is Status.READ_ONLY and position not in self.barrier.read_only:
+            self.barrier.read_only.add(position)
+            self.barrier.asked.add(position)
+            return self._write_barrier([position])
         else:
             self.barrier.unknown[position] = event.status
+        return []
 
     @property
     def barrier_holds(self) -> bool:

@@ -508,14 +508,15 @@ class LedgerRecovery:
     def _end_answer(self, inquiry: LengthInquiry | BarrierInquiry, position: int, event: ReadReply) -> list[Effect]:
         end = self._end
         assert end is not None
+        sent: list[Effect] = []
         if isinstance(inquiry, LengthInquiry):
             end.heard_length(position, event)
         else:
-            end.heard_barrier(position, event)
+            sent = end.heard_barrier(position, event)
         if (hopeless := end.hopeless) is not None:
             waits = self._wait(hopeless[1])
             return self._undecided(*hopeless, self._digest_note()) if waits is None else waits
-        return self._maybe_close() if end.ready else self._arm_retry(inquiry)
+        return sent + (self._maybe_close() if end.ready else self._arm_retry(inquiry))
 
     def _maybe_close(self) -> list[Effect]:
         """Close the ledger once every write-back is done (G-13: on its whole write set), the length is known, and the barrier holds

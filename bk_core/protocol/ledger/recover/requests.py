@@ -7,7 +7,16 @@ from bk_core.protocol.effects import SendRead
 from bk_core.protocol.entry import digests, layout
 from bk_core.protocol.ledger.metadata import LedgerMetadata
 from bk_core.protocol.ledger.recover.questions import Inquiry
-from bk_core.protocol.wire.messages import LAST_ENTRY, ReadLacRequest, ReadLacResponse, ReadRequest, Request, Response, WriteLacRequest
+from bk_core.protocol.wire.messages import (
+    LAST_ENTRY,
+    ForceLedgerRequest,
+    ReadLacRequest,
+    ReadLacResponse,
+    ReadRequest,
+    Request,
+    Response,
+    WriteLacRequest,
+)
 
 
 class RecoveryRequests:
@@ -67,6 +76,11 @@ class RecoveryRequests:
         number = self.number()
         body = layout.encode_lac_packet(self.ledger_id, lac, self._digest_type, self._hmac_key)
         return self._send(number, inquiry, position, WriteLacRequest(number, self.ledger_id, lac, self._master_key, body))
+
+    def force(self, inquiry: Inquiry, position: int) -> SendRead:
+        """Return a request to sync the journal, which read-only bookies take, too (RC-11a)."""
+        number = self.number()
+        return self._send(number, inquiry, position, ForceLedgerRequest(number, self.ledger_id))
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
