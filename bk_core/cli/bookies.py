@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,18 +12,17 @@ from bk_core.cli.given import BOOKIE
 from bk_core.cli.output import check_raw, cluster_options, connected, now_ms, say_json, say_table
 from bk_core.cli.progress import with_progress
 from bk_core.cli.replication import decommission
+from bk_core.cli.switching import await_state, tell_read_only
 from bk_core.cli.units import Number
 from bk_core.display import cluster as display
 from bk_core.display import ledgers
 from bk_core.display.ledgers import DOWN, READ_ONLY, WRITABLE
 from bk_core.display.words import counted
-from bk_core.errors import BookieHttpError, InvalidArgumentError, MetadataFormatError, NodeExistsError, NoNodeError
+from bk_core.errors import InvalidArgumentError, MetadataFormatError, NodeExistsError, NoNodeError
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
 
-_TURN_S = 20.0  # for a bookie to see what it was asked, and to register anew
-_LOOK_S = 0.1
 _requests = click.option("--requests", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Reads over each protocol.")
 _timeout = click.option(
     "--timeout", type=Number(min=0, min_open=True), default=3.0, show_default=True, help="Seconds for each answer of a bookie."
@@ -151,9 +149,9 @@ def read_only(bookie_id: str, switch: str, address: str | None, uri: str, protoc
     wanted = switch == "on"
     with connected(uri, protocol) as client:
         state = check_known(client, bookie_id)
-        told = _tell(client, bookie_id, wanted, address)
+        told = tell_read_only(client, bookie_id, wanted, address)
         if state != DOWN:
-            state = _await_state(client, bookie_id, READ_ONLY if wanted else WRITABLE)
+            state = await_state(client, bookie_id, READ_ONLY if wanted else WRITABLE)
     if as_json:
         say_json({"bookie": bookie_id, "readOnly": state == READ_ONLY if state != DOWN else None, "told": told})
     elif state == DOWN:
@@ -164,51 +162,6 @@ def read_only(bookie_id: str, switch: str, address: str | None, uri: str, protoc
         why = "its disk may be full, or it is starting" if not wanted else "see its log"
         click.echo(f"bookie {bookie_id} was asked, and is still {state}: {why}", err=True)
     return 0 if state == DOWN or (state == READ_ONLY) is wanted else 1
-
-
-def _tell(client: BookKeeper, bookie: str, wanted: bool, address: str | None) -> str:
-    from bk_core.bookie import standby
-    from bk_core.client.doctor.http import http_address, service_info, set_read_only
-
-    address = address or http_address(service_info(client, bookie))
-    if address is not None:
-        set_read_only(address, wanted)
-        return "http"
-    directory = _directory_here(client, bookie)
-    if directory is None:
-        raise BookieHttpError(
-            f"bookie {bookie} cannot be switched from here: its registration names no HTTP server, and the directory in its cookie is not "
-            "that of an embedded bookie on this host. Apache's bookies need httpServerEnabled=true and a httpServerClass, such as "
-            "org.apache.bookkeeper.http.vertx.VertxHttpServer; for an embedded bookie run this on its host. Nothing was changed",
-            bookie=bookie,
-        )
-    standby.tell(directory, wanted)
-    return "directory"
-
-
-def _directory_here(client: BookKeeper, bookie: str) -> Path | None:
-    """Return the directory of an embedded bookie of this very cluster on this host; None if there is none."""
-    from bk_core.bookie.identity import version_file
-    from bk_core.metadata.cookies import decode_cookie
-
-    try:
-        stored = client.store.read_cookie(bookie).data
-        directory = Path(decode_cookie(stored).ledger_dirs[0])
-        same = version_file(directory).read_bytes() == stored and (directory / "address").exists()
-    except (NoNodeError, MetadataFormatError, OSError, IndexError):
-        return None
-    return directory if same else None
-
-
-def _await_state(client: BookKeeper, bookie: str, wanted: str) -> str:
-    from bk_core.client.doctor.bookies import states_of
-
-    deadline = time.monotonic() + _TURN_S
-    while True:
-        state = states_of(client).get(bookie, DOWN)
-        if state == wanted or time.monotonic() > deadline:
-            return state
-        time.sleep(_LOOK_S)
 
 
 @bookie.command("collect")

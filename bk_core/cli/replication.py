@@ -11,10 +11,12 @@ import click
 from bk_core.cli.given import BOOKIE
 from bk_core.cli.output import access_options, bytes_per_second, cluster_options, connected, rate_option, say_found, say_json, say_table
 from bk_core.cli.progress import watched
+from bk_core.cli.switching import await_state, tell_read_only
 from bk_core.cli.units import Number
 from bk_core.display import repairs as display
+from bk_core.display.ledgers import READ_ONLY, WRITABLE
 from bk_core.display.words import about, counted, rest_about, rounded_size
-from bk_core.errors import LogError, MetadataFormatError, NoSuchLedgerError, OperationTimeoutError
+from bk_core.errors import BookieUnavailableError, LogError, MetadataFormatError, NoSuchLedgerError, OperationTimeoutError
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
@@ -263,7 +265,11 @@ def _say_repairs(reports: list[RepairReport]) -> None:
 
 @click.command("decommission")
 @click.argument("bookie_id", type=BOOKIE)
-@click.option("--wait", type=Number(min=0), default=0.0, show_default=True, help="Seconds to wait for writers to move on.")
+@click.option("--read-only", is_flag=True, help="Make it read-only first, if it is writable, as `bk bookie read-only` does.")
+@click.option("--http", "address", metavar="HOST:PORT", help="With --read-only: its HTTP server, where its registration names none.")
+@click.option(
+    "--wait", type=Number(min=0), default=0.0, show_default=True, help="Seconds for writers to move on, and for it to be stopped."
+)
 @click.option("--delete-cookie", is_flag=True, help="When nothing names the bookie any more and it is down, forget it for good.")
 @click.option("--yes", is_flag=True, help="With --delete-cookie: do not ask.")
 @_tail_options
@@ -272,6 +278,8 @@ def _say_repairs(reports: list[RepairReport]) -> None:
 @cluster_options
 def decommission(
     bookie_id: str,
+    read_only: bool,
+    address: str | None,
     wait: float,
     delete_cookie: bool,
     yes: bool,
@@ -287,17 +295,22 @@ def decommission(
     """Move everything off a bookie, alive or dead, until no fragment of any ledger names it. Exit status 1 if some still do, or if the
     bookie takes new ledgers all the while.
 
-    Make it read-only or stop it first: clients place new ledgers on a bookie as long as it is registered as writable. Live writers go on. A
-    ledger that is being written to the bookie right now stays until its writer moves on, or until --recover-open closes it. All ledgers
-    that name the bookie are processed once, and again until --wait is over; a copy that is under way then is finished.
+    Stop it first, or make it read-only (--read-only): clients place new ledgers on a bookie as long as it is registered as writable. Live
+    writers go on. A ledger that is being written to the bookie right now stays until its writer moves on, or until --recover-open closes
+    it. All ledgers that name the bookie are processed once, and again until --wait is over; a copy that is under way then is finished.
+    With --delete-cookie, what is left of --wait is for you to stop the bookie when this says that it is empty.
 
     --json: a line for each ledger that was repaired, as of `bk ledger repair`. The last line has bookie, complete, registered, writable,
     cookieDeleted, namedBy and writtenNow (ledgers).
     """
+    if address is not None and not read_only:
+        raise click.UsageError("--http is for --read-only")
     if delete_cookie and not yes:
         click.confirm(f"move everything off {bookie_id} and forget it for good, so that it cannot start again?", abort=True, err=True)
     with connected(uri, protocol) as client, watched() as show:
         _note_disabled(client, as_json)
+        if read_only:
+            _make_read_only(client, bookie_id, address, as_json)
         if not as_json and bookie_id in client.bookies().writable:
             text = f"{bookie_id} is writable, so clients go on placing ledgers on it; make it read-only or stop it first"
             click.echo(f"note: {text}", err=True)
@@ -306,11 +319,15 @@ def decommission(
             if not as_json and not sys.stderr.isatty():
                 click.echo(f"ledger {ledger_id} ({number:,} of {of:,} that name the bookie)", err=True)
 
+        def empty() -> None:
+            click.echo(f"no fragment of any ledger names {bookie_id} any more: stop it now, and its cookie is deleted", err=True)
+
         report = client.decommission_bookie(
             bookie_id,
             wait_s=wait,
             delete_cookie=delete_cookie,
             on_ledger=announce,
+            on_empty=empty,
             recover_open=recover_open,
             grace_s=grace,
             bytes_per_second=bytes_per_second(rate),
@@ -330,6 +347,20 @@ def decommission(
         click.echo(f"no fragment of any ledger names {bookie_id} any more")
         click.echo(_what_next(report, delete_cookie))
     return 0 if report.is_complete else 1
+
+
+def _make_read_only(client: BookKeeper, bookie: str, address: str | None, quiet: bool) -> None:
+    """Have a bookie that is writable turn read-only, and wait for it. One that is read-only or down stays as it is. Raises
+    InvalidArgumentError for one that nobody knows, BookieHttpError, and BookieUnavailableError if it stays writable."""
+    from bk_core.client.doctor.facts import check_known
+
+    if check_known(client, bookie) != WRITABLE:
+        return
+    tell_read_only(client, bookie, True, address)
+    if await_state(client, bookie, READ_ONLY) == WRITABLE:
+        raise BookieUnavailableError(f"bookie {bookie} was asked to turn read-only, and is still writable: see its log", bookie=bookie)
+    if not quiet:
+        click.echo(f"bookie {bookie} is read-only", err=True)
 
 
 def _say_still_named(report: DecommissionReport) -> None:

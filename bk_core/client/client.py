@@ -608,12 +608,14 @@ class BookKeeper(LooksInside, StaysHere):
         wait_s: float = 0.0,
         delete_cookie: bool = False,
         on_ledger: Callable[[int, int, int], None] | None = None,
+        on_empty: Callable[[], None] | None = None,
         **options: Unpack[RepairSettings],
     ) -> DecommissionReport:
         """Move everything off ``bookie``, alive or dead, until no fragment names it, and return a report.
 
         All ledgers that name the bookie are gone through once, and again until ``wait_s`` seconds are over, for writers that have not moved
-        on. ``delete_cookie`` forgets the bookie for good once nothing names it and it is down. ``on_ledger`` is called before each ledger
+        on. ``delete_cookie`` forgets the bookie for good once nothing names it and it is down; if it still runs then, the rest of
+        ``wait_s`` is for somebody to stop it, and ``on_empty`` is called when that wait begins. ``on_ledger`` is called before each ledger
         with its number, how many there are, and its id. ``options`` are the fields of RepairOptions by name.
 
         Raises InvalidArgumentError for a bookie that no ledger names, that is not registered and has no cookie.
@@ -624,7 +626,7 @@ class BookKeeper(LooksInside, StaysHere):
         from bk_core.client.repair.report import repair_options
 
         return replication.decommission_bookie(
-            self, bookie, repair_options(options), wait_s=wait_s, delete_cookie=delete_cookie, on_ledger=on_ledger
+            self, bookie, repair_options(options), wait_s=wait_s, delete_cookie=delete_cookie, on_ledger=on_ledger, on_empty=on_empty
         )
 
     @checked()

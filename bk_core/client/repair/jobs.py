@@ -87,13 +87,15 @@ def decommission_bookie(
     wait_s: float = 0.0,
     delete_cookie: bool = False,
     on_ledger: Callable[[int, int, int], None] | None = None,
+    on_empty: Callable[[], None] | None = None,
 ) -> DecommissionReport:
     """Repair every ledger that names ``bookie`` away from it, in rounds: one at least, more until none does or ``wait_s`` is over (RR-14).
 
     The report comes from a last look at all ledgers, after the last repair: it names those that still name the bookie, and which of these
     are being written to it. ``on_ledger(number, of, ledger_id)`` is called before each. The cookie is deleted only if nothing names the
-    bookie and it is down. Meanwhile this client places nothing on the bookie, but other clients do as long as it is registered as writable,
-    so it should be made read-only or stopped before.
+    bookie and it is down. With ``delete_cookie``, a bookie that is empty and still runs has until ``wait_s`` is over to be stopped:
+    ``on_empty()`` is called when that wait begins. Meanwhile this client places nothing on the bookie, but other clients do as long as it
+    is registered as writable, so it should be made read-only or stopped before.
 
     Raises InvalidArgumentError for a bookie that nobody knows: a mistyped id would look like a finished job.
     """
@@ -104,28 +106,59 @@ def decommission_bookie(
     options = replace(options, lost=options.lost | {bookie}, only_lost=True)
     report = DecommissionReport(bookie)
     deadline = time.monotonic() + wait_s
-    rounds, changed = 0, False
     with client._session.without(bookie):
-        while True:
-            report.still_named = [found for ledger_id in client.list_ledgers() if (found := _naming(client, ledger_id, bookie)) is not None]
-            if not rounds and not report.still_named:
-                check_known(client, bookie, "no ledger names it, ")
-            left_s = deadline - time.monotonic()
-            match after_look(rounds=rounds, named=len(report.still_named), changed=changed, left_s=left_s):
-                case DrainStep.END:
-                    break
-                case DrainStep.WAIT:
-                    time.sleep(min(1.0, left_s))
-                    changed = True  # perhaps, because writers replace bookies by themselves
-                case DrainStep.REPAIR:
-                    changed = _drain_round(client, report, options, on_ledger, deadline if rounds else None)
-                    rounds += 1
-    client.store.check_cluster()  # a store that was emptied meanwhile names the bookie in no ledger either (OWN-2)
-    view = client.bookies()
-    report.writable, report.registered = bookie in view.writable, bookie in {*view.writable, *view.readonly}
+        _drain(client, report, options, on_ledger, deadline)
+        if delete_cookie and report.is_complete and report.registered and time.monotonic() < deadline:
+            if on_empty is not None:
+                on_empty()
+            _await_stop(client, bookie, deadline)
+            _drain(client, report, options, on_ledger, deadline)  # it may have been writable for a moment
     if delete_cookie and report.is_complete and not report.registered:
         report.cookie_deleted = client.delete_cookie(bookie)
     return report
+
+
+def _drain(
+    client: BookKeeper,
+    report: DecommissionReport,
+    options: RepairOptions,
+    on_ledger: Callable[[int, int, int], None] | None,
+    deadline: float,
+) -> None:
+    """Make the rounds, and note what names the bookie afterwards, and how it is registered."""
+    bookie, rounds, changed = report.bookie, 0, False
+    while True:
+        report.still_named = [found for ledger_id in client.list_ledgers() if (found := _naming(client, ledger_id, bookie)) is not None]
+        if not rounds and not report.still_named:
+            check_known(client, bookie, "no ledger names it, ")
+        left_s = deadline - time.monotonic()
+        match after_look(rounds=rounds, named=len(report.still_named), changed=changed, left_s=left_s):
+            case DrainStep.END:
+                break
+            case DrainStep.WAIT:
+                time.sleep(min(1.0, left_s))
+                changed = True  # perhaps, because writers replace bookies by themselves
+            case DrainStep.REPAIR:
+                changed = _drain_round(client, report, options, on_ledger, deadline if rounds else None)
+                rounds += 1
+    client.store.check_cluster()  # a store that was emptied meanwhile names the bookie in no ledger either (OWN-2)
+    view = client.store.bookies()
+    report.writable, report.registered = bookie in view.writable, bookie in {*view.writable, *view.readonly}
+
+
+def _await_stop(client: BookKeeper, bookie: BookieId, deadline: float) -> None:
+    """Wait until a bookie is registered no more, or the time is over."""
+    changed = Flag()
+    watch = client.store.watch_bookies(lambda _: changed.set())
+    try:
+        while (left_s := deadline - time.monotonic()) > 0:
+            changed.clear()
+            view = client.store.bookies()
+            if bookie not in {*view.writable, *view.readonly}:
+                return
+            changed.wait(min(5.0, left_s))
+    finally:
+        watch.cancel()
 
 
 def check_known(client: BookKeeper, bookie: BookieId, known: str = "") -> None:

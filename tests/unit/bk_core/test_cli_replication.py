@@ -242,6 +242,11 @@ def test_decommission_says_what_to_do_next(client: Client, capsys: pytest.Captur
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["namedBy"] == [9, 12, 13]
 
 
+def test_http_is_for_a_bookie_that_is_to_turn_read_only(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["bookie", "decommission", "c:1", "--http", "h:8080"]) == 2
+    assert "--http is for --read-only" in capsys.readouterr().err and not client.options
+
+
 @pytest.mark.parametrize(("answer", "status"), [("y\n", 0), ("n\n", 1), ("", 1)])
 def test_a_bookie_is_forgotten_only_after_a_question(
     answer: str, status: int, client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

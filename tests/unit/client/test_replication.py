@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -283,6 +284,32 @@ def emptied(client: BookKeeper) -> str:
     """A fifth bookie, which is read-only as one that is to be emptied should be."""
     client.store.register_bookie("old:1", "127.0.0.1", 1, readonly=True)
     return "old:1"
+
+
+def test_decommission_waits_for_an_empty_bookie_to_be_stopped_and_forgets_it(client: BookKeeper) -> None:
+    """With ``delete_cookie`` and time: whoever stops it is told when. It may have turned writable meanwhile, so there is another look."""
+    registration = client.store.register_bookie("old:1", "127.0.0.1", 1, readonly=True)
+    client.store.write_cookie("old:1", b"5\n", None)
+    first = store_ledger(client, opened(("old:1", "b:1", "c:1")).closed(-1, 0))
+    late: list[int] = []
+
+    def stopped() -> None:
+        assert "old:1" not in client.ledger_metadata(first).fragments[0].ensemble
+        late.append(store_ledger(client, opened(("old:1", "b:1", "c:1")).closed(-1, 0)))
+        threading.Timer(0.2, registration.close).start()
+
+    report = client.decommission_bookie("old:1", wait_s=60.0, delete_cookie=True, on_empty=stopped)
+    assert report.is_complete and report.cookie_deleted and not report.registered and len(late) == 1
+    assert "old:1" not in client.ledger_metadata(late[0]).fragments[0].ensemble and "old:1" not in client.store.cookies()
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 0.3])
+def test_decommission_keeps_the_cookie_of_a_bookie_that_is_not_stopped(client: BookKeeper, emptied: str, wait_s: float) -> None:
+    client.store.write_cookie(emptied, b"5\n", None)
+    told: list[None] = []
+    report = client.decommission_bookie(emptied, wait_s=wait_s, delete_cookie=True, on_empty=lambda: told.append(None))
+    assert report.is_complete and report.registered and not report.cookie_deleted and emptied in client.store.cookies()
+    assert len(told) == (1 if wait_s else 0)
 
 
 def test_decommission_waits_for_writers_to_move_on(client: BookKeeper, emptied: str) -> None:
