@@ -30,6 +30,7 @@ DEFAULT_VERSION = "4.18.0"
 KNOWN_VERSIONS = ("4.18.0", "4.17.3", "4.16.6", "4.14.7")
 JAVA_VERSION_MIN = 17
 START_TIMEOUT_S = 90.0
+LOOPBACK = "127.0.0.1"
 _RESOLVE_TIMEOUT_S = 1800.0
 
 # The last two are needed by the ZooKeeper classes that bookies load, but are only `provided` dependencies there.
@@ -48,7 +49,7 @@ _BOOKIE_CONF = """\
 metadataServiceUri={uri}
 bookiePort={port}
 allowLoopback=true
-advertisedAddress=127.0.0.1
+advertisedAddress={host}
 listeningInterface={loopback}
 journalDirectories={directory}/journal
 ledgerDirectories={directory}/ledgers
@@ -84,6 +85,7 @@ log4j.appender.out.layout=org.apache.log4j.PatternLayout
 log4j.appender.out.layout.ConversionPattern=%d{ISO8601} %-5p %c{1} - %m%n
 """
 
+_OF_IPV6 = ("-Djava.net.preferIPv4Stack=false",)  # the last one counts
 Progress = Callable[[str], None]
 
 
@@ -222,9 +224,19 @@ class ApacheSettings:
     lines: Mapping[str, str | int | None] = field(default_factory=dict)
     java: Sequence[str] = ()
 
+    @property
+    def host(self) -> str:
+        """The host that a bookie advertises (``advertisedAddress``), and on which it listens."""
+        return str(self.lines.get("advertisedAddress") or LOOPBACK)
+
+    def bookie_id(self, port: int) -> str:
+        """Return the id of a bookie on this port: the one in ``bookieId``, else host and port, without brackets around an IPv6 address."""
+        return str(self.lines.get("bookieId") or f"{self.host}:{port}")
+
     def configuration(self, uri: str, port: int, directory: Path) -> str:
         """Return the text of ``bookie.conf``."""
-        values = {"uri": _apache_uri(uri), "port": port, "directory": java_value(str(directory)), "loopback": _loopback_interface()}
+        values = {"uri": _apache_uri(uri), "port": port, "directory": java_value(str(directory))}
+        values |= {"host": LOOPBACK, "loopback": _loopback_interface()}
         small = (line.partition("=") for line in _BOOKIE_CONF.format(**values).splitlines())
         chosen: dict[str, str | int | None] = {name: value for name, _, value in small}
         chosen.update(self.lines)
@@ -242,7 +254,8 @@ class ApacheBookie:
     ``zk://HOST:PORT/ledgers``."""
 
     def __init__(self, libraries: Path, directory: Path, uri: str, port: int, registered: _Registered, settings: ApacheSettings) -> None:
-        self.bookie_id = f"127.0.0.1:{port}"
+        self.bookie_id = settings.bookie_id(port)
+        self._host = settings.host
         self._libraries = libraries
         self._directory = directory.absolute()
         self._port = port
@@ -251,7 +264,7 @@ class ApacheBookie:
         make_directory(self._directory)
         write_logging(self._configuration)
         self._memory = (settings.heap_mb, settings.direct_mb)
-        self._options = settings.java
+        self._options = (*(_OF_IPV6 if ":" in settings.host else ()), *settings.java)
         self._asks_who = settings.lines.get("bookieAuthProviderFactoryClass") is not None
         self._conf.write_text(settings.configuration(uri, port, self._directory))
 
@@ -315,7 +328,11 @@ class ApacheBookie:
         """Wait until it is registered as writable and answers."""
         if self._child is None:
             raise InvalidArgumentError(f"bookie {self.bookie_id} was not started")
-        self._child.wait_until(lambda: self._registered(self.bookie_id) and answers(self._port, self._asks_who), START_TIMEOUT_S)
+
+        def serves() -> bool:
+            return self._registered(self.bookie_id) and answers(self._host, self._port, self._asks_who)
+
+        self._child.wait_until(serves, START_TIMEOUT_S)
 
     def kill(self) -> None:
         if self._child is not None:
@@ -326,13 +343,13 @@ class ApacheBookie:
             self._child.stop(timeout_s=20.0)
 
 
-def answers(port: int, asks_who: bool) -> bool:
-    """Return True if the bookie at this port of loopback answers a request. Until then it may hang up on each: an Apache bookie listens and
-    is registered a moment before it serves, and a connection that began in that moment is closed at its first request. One that asks who
-    its client is (``asks_who``) refuses other requests by itself; of TLS, only those who serve can say whether there is any."""
+def answers(host: str, port: int, asks_who: bool) -> bool:
+    """Return True if the bookie at this address answers a request. Until then it may hang up on each: an Apache bookie listens and is
+    registered a moment before it serves, and a connection that began in that moment is closed at its first request. One that asks who its
+    client is (``asks_who``) refuses other requests by itself; of TLS, only those who serve can say whether there is any."""
     request = StartTlsRequest(1) if asks_who else BookieInfoRequest(1)
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1.0) as probe:
+        with socket.create_connection((host, port), timeout=1.0) as probe:
             probe.sendall(frame(encode_request(request)))
             return bool(probe.recv(1))
     except OSError:

@@ -52,6 +52,33 @@ def test_options_of_the_jvm_stand_behind_those_of_a_bookie(tmp_path: Path, monke
     assert command[main - 2 : main] == ["-Xmx200m", "-XX:+UseSerialGC"] and command.index("-Xmx300m") < main - 2
 
 
+@pytest.mark.parametrize(
+    ("chosen", "bookie_id", "stack"),
+    [
+        ({}, "127.0.0.1:3181", []),
+        ({"advertisedAddress": "127.0.0.9"}, "127.0.0.9:3181", []),
+        ({"advertisedAddress": "::1"}, "::1:3181", ["-Djava.net.preferIPv4Stack=false"]),
+        ({"advertisedAddress": "127.0.0.9", "bookieId": "shelf-7"}, "shelf-7", []),
+    ],
+)
+def test_a_bookie_is_known_by_what_its_lines_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: dict[str, str], bookie_id: str, stack: list[str]
+) -> None:
+    """And Java takes addresses of IPv6 only where it is asked to."""
+    begun: list[list[str]] = []
+    asked: list[str] = []
+    monkeypatch.setattr(apache, "find_java", lambda: "java")
+    monkeypatch.setattr(apache, "Child", lambda name, command, log, env: begun.append(command))
+    settings = ApacheSettings(lines=chosen)
+    bookie = apache.ApacheBookie(
+        tmp_path, tmp_path / "bookie", "zk://127.0.0.1:2181/ledgers", 3181, lambda one: bool(asked.append(one)), settings
+    )
+    bookie.start()
+    assert (bookie.bookie_id, asked) == (bookie_id, [bookie_id])
+    (command,) = begun
+    assert [option for option in command if option.startswith("-Djava.net")] == ["-Djava.net.preferIPv4Stack=true", *stack]
+
+
 def test_a_setting_that_is_left_out() -> None:
     small = lines(ApacheSettings())
     found = lines(ApacheSettings(lines={"dbStorage_writeCacheMaxSizeMb": None}))
@@ -73,10 +100,10 @@ def test_a_bookie_is_ready_when_it_answers(asks_who: bool, answer: bytes, expect
 
         with ThreadPoolExecutor(1) as pool:
             request = pool.submit(serve)
-            assert apache.answers(server.getsockname()[1], asks_who) is expected
+            assert apache.answers("127.0.0.1", server.getsockname()[1], asks_who) is expected
             kind = type(decode_request(request.result(10)[4:]))
     assert kind is (StartTlsRequest if asks_who else BookieInfoRequest)
 
 
 def test_a_bookie_that_does_not_listen_is_not_ready() -> None:
-    assert not apache.answers(free_port(), False)
+    assert not apache.answers("127.0.0.1", free_port(), False)
