@@ -21,7 +21,7 @@ from bk_core.errors import (
     VersionConflictError,
 )
 from bk_core.metadata import paths
-from bk_core.metadata.service_info import address_of, bookie_service_info, check_bookie_id, encode_service_info
+from bk_core.metadata.service_info import address_of, bookie_service_info, check_bookie_id, check_nobodys, encode_service_info
 from bk_core.metadata.store import BookieView, Registration, Version, Versioned, Watch, changed_cluster
 from bk_core.metadata.underreplication import MemoryUnderreplication, MemoryUnderreplicationState, UnderreplicationStore
 from bk_core.metrics.client import MetadataCounts
@@ -161,7 +161,10 @@ class MemoryStore:
         self._check_open()
         with self._world.lock:
             registration = self._world.registrations.get(bookie_id)
-        return address_of(bookie_id, registration.payload if registration else None)
+        address = address_of(bookie_id, registration.payload if registration else None)
+        if registration is None:
+            check_nobodys(bookie_id, address, self.bookies(), self.resolve)
+        return address
 
     def registration(self, bookie_id: BookieId) -> Versioned | None:
         self._check_open()

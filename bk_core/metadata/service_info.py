@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from google.protobuf.message import DecodeError
 
 from bk_core.errors import BookieUnavailableError, InvalidArgumentError, MetadataFormatError
+from bk_core.metadata.store import BookieView
 from bk_core.protocol.ledger._proto.ledger_formats_pb2 import BookieServiceInfo as Message
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.ledger.metadata_codec import is_bookie_id
@@ -96,14 +98,49 @@ def address_of(bookie_id: BookieId, registration: bytes | None) -> tuple[str, in
     raise BookieUnavailableError(f"bookie {bookie_id} is not registered and its id is not host:port", bookie=bookie_id)
 
 
+def check_nobodys(bookie_id: BookieId, address: tuple[str, int], view: BookieView, resolve: Callable[[BookieId], tuple[str, int]]) -> None:
+    """Check the address in the id of a bookie that is not registered. Raises BookieUnavailableError if another bookie is registered there:
+    it would answer in the other one's name, and deny entries that it was never given (metadata.md 4.4).
+
+    Only bookies whose ids are no addresses are asked about, because one whose id is an address is at no other.
+    """
+    for other in (*view.writable, *view.readonly):
+        if other != bookie_id and not is_address(other) and _resolved(other, resolve) == address:
+            text = f"bookie {bookie_id} is not registered, and at the address in its id is bookie {other}"
+            raise BookieUnavailableError(text, bookie=bookie_id)
+
+
+def _resolved(bookie_id: BookieId, resolve: Callable[[BookieId], tuple[str, int]]) -> tuple[str, int] | None:
+    try:
+        return resolve(bookie_id)
+    except BookieUnavailableError:
+        return None
+
+
 def is_address(bookie_id: BookieId) -> bool:
     """Return True for an id ``host:port``, which is its own address."""
     return _address_in(bookie_id) is not None
 
 
 def _address_in(bookie_id: BookieId) -> tuple[str, int] | None:
-    match = re.fullmatch(r"([^:]+):([0-9]{1,5})", bookie_id)
-    return (match[1], int(match[2])) if match and 0 < int(match[2]) < 65536 else None
+    """Return host and port of a classic id. A host of IPv6 stands in it as Apache's bookies write it, ``::1:3181``, or in brackets."""
+    match = re.fullmatch(r"(.+):([0-9]{1,5})", bookie_id)
+    if match is None or not 0 < int(match[2]) < 65536:
+        return None
+    host, port = match[1], int(match[2])
+    if ":" not in host:
+        return host, port
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    return (host, port) if is_ipv6(host) else None
+
+
+def is_ipv6(host: str) -> bool:
+    """Return True for an address of IPv6, without brackets."""
+    try:
+        return ipaddress.ip_address(host).version == 6
+    except ValueError:
+        return False
 
 
 def check_bookie_id(bookie_id: BookieId) -> BookieId:

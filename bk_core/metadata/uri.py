@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, urlsplit
 from bk_core.display.words import host_port
 from bk_core.errors import InvalidArgumentError
 from bk_core.metadata.access import AUTH_OPTIONS, TLS_OPTIONS
+from bk_core.metadata.service_info import is_address
 from bk_core.near import near_names
 from bk_core.security import URI_OPTIONS as OF_BOOKIES
 
@@ -29,7 +30,7 @@ APACHE = "apache"
 """The layout of Apache BookKeeper's own driver for etcd (metadata.md 6.2)."""
 BY_COOKIES = "cookies"
 _OF_APACHE = ("bookies",)
-_IN_HOSTS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+_IN_IDS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-:[]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +188,7 @@ def split_hosts(hosts: str, default_port: int) -> list[tuple[str, int]]:
 
 def _is_bookie_at(text: str) -> bool:
     """Return True for the id ``host:port`` of a bookie."""
-    host, _, port = text.rpartition(":")
-    is_port = port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536
-    return bool(host) and _IN_HOSTS.issuperset(host) and is_port
+    return _IN_IDS.issuperset(text) and is_address(text)
 
 
 def joined_hosts(hosts: str, default_port: int) -> str:

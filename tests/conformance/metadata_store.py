@@ -291,8 +291,14 @@ def _check_bookies(one: MetadataStore, two: MetadataStore, open_store: OpenStore
         eventually(lambda: two.resolve("bookie-a") == ("127.0.0.3", 3183))
     eventually(lambda: views[-1] == BookieView((), ()))  # closing the store ended its registrations
     watch.cancel()
-    assert two.resolve("h:3181") == ("h", 3181)
     eventually(lambda: _unresolvable(two, "bookie-a"))
+    assert _unresolvable(two, "bookie-a")  # and not where it was
+    with opened(open_store) as third:
+        third.register_bookie("bookie-a", "127.0.0.4", 3184)
+        assert two.resolve("bookie-a") == ("127.0.0.4", 3184)
+        assert _unresolvable(two, "127.0.0.4:3184")  # an id without a registration, that looks like another's address
+        assert two.resolve("127.0.0.5:3184") == ("127.0.0.5", 3184)
+    assert two.resolve("h:3181") == ("h", 3181)
 
 
 def _check_rack_map(one: MetadataStore, two: MetadataStore) -> None:

@@ -9,7 +9,8 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -171,6 +172,58 @@ def test_registration_waits_for_the_node_of_an_earlier_session(zookeeper: ZooKee
     threading.Timer(0.5, one.close).start()
     two.register_bookie("bk", "127.0.0.1", 2)
     assert two.resolve("bk") == ("127.0.0.1", 2)
+    two.close()
+
+
+class _SlowReads:
+    """Reads of a store, on one thread, whose answers are held up until ``may_end``."""
+
+    def __init__(self, store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.read, self.began, self.may_end = store._base.get, threading.Event(), threading.Event()
+        self.found: list[tuple[str, int]] = []
+        self.thread = threading.Thread(target=lambda: self.found.append(store.resolve("shelf-1")))
+        monkeypatch.setattr(store._base, "get", self._read)
+        self.thread.start()
+        assert self.began.wait(20)
+
+    def _read(self, *arguments: Any) -> Any:
+        found = self.read(*arguments)
+        if threading.current_thread() is self.thread:
+            self.began.set()
+            assert self.may_end.wait(20)
+        return found
+
+    def end(self) -> list[tuple[str, int]]:
+        self.may_end.set()
+        self.thread.join(20)
+        return self.found
+
+
+def test_nobody_gets_an_old_address_while_a_new_one_is_read(
+    zookeeper: ZooKeeperProcess, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SES-5: neither who asks meanwhile, nor who asks when an answer of before has come behind a newer one."""
+    one, two = _open(zookeeper, root), _open(zookeeper, root)
+    one.initialize_cluster()
+    first = one.register_bookie("shelf-1", "127.0.0.1", 1)
+    assert two.resolve("shelf-1") == ("127.0.0.1", 1)
+    first.close()
+    second = one.register_bookie("shelf-1", "127.0.0.2", 2)
+    contract.eventually(lambda: two._changes.get("shelf-1", 0) == 1)
+    with monkeypatch.context() as patched:
+        slow = _SlowReads(two, patched)
+        assert two.resolve("shelf-1") == ("127.0.0.2", 2)
+        assert slow.end() == [("127.0.0.2", 2)]
+    two._on_address(SimpleNamespace(path=None))  # the connection was lost for a moment
+    with monkeypatch.context() as patched:
+        slow = _SlowReads(two, patched)
+        second.close()
+        one.register_bookie("shelf-1", "127.0.0.3", 3)
+        contract.eventually(lambda: two._changes["shelf-1"] == 2)
+        assert two.resolve("shelf-1") == ("127.0.0.3", 3)
+        assert slow.end() == [("127.0.0.2", 2)]
+    assert two.resolve("shelf-1") == ("127.0.0.3", 3)
+    one.close()
     two.close()
 
 

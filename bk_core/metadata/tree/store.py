@@ -17,6 +17,7 @@ from threading import RLock
 from typing import Any, ClassVar
 
 from bk_core.errors import (
+    BookieUnavailableError,
     ClusterExistsError,
     LayoutMismatchError,
     MetadataError,
@@ -26,7 +27,7 @@ from bk_core.errors import (
     NoNodeError,
 )
 from bk_core.metadata import paths
-from bk_core.metadata.service_info import address_of, bookie_service_info, check_bookie_id, encode_service_info
+from bk_core.metadata.service_info import address_of, bookie_service_info, check_bookie_id, check_nobodys, encode_service_info
 from bk_core.metadata.store import BookieView, Registration, Version, Versioned, Watch
 from bk_core.metadata.tree.cluster import ClusterAtRoot, LogRoot
 from bk_core.metadata.tree.connected import KNOWN_ADDRESS_S, STOP_S, Connected
@@ -85,7 +86,9 @@ class TreeStore(ABC):
         self._held_s = held_s
         self._closed = False
         self._addresses: dict[BookieId, tuple[str, int]] = {}
-        self._stale: set[BookieId] = set()
+        self._changes: dict[BookieId, int] = {}  # of registrations, as far as they are known
+        self._losses = 0  # of the connection, after which any may have changed
+        self._read: dict[BookieId, int] = {}  # both together when an address was read
         self._registered: dict[BookieId, NodeRegistration] = {}
         self._keeper = Keeper()
         self._arms = Arms(self._keeper)
@@ -207,27 +210,36 @@ class TreeStore(ABC):
         check_bookie_id(bookie_id)
         with self._lock:
             known = self._addresses.get(bookie_id)
-            fresh = bookie_id not in self._stale
-            self._stale.discard(bookie_id)  # this comes before the read, so that a change during it counts
+            change = self._changes.get(bookie_id, 0) + self._losses
+            fresh = self._read.get(bookie_id) == change
         if known is not None and fresh:
             return known
         try:
             if known is not None and not self._base_link.connected:
                 raise MetadataUnavailableError(f"there is no connection to {self._place}")
             registration = self._registration(bookie_id, self._timeout_s if known is None else min(self._timeout_s, KNOWN_ADDRESS_S))
+            address = address_of(bookie_id, registration)
+            if registration is None:
+                check_nobodys(bookie_id, address, self.bookies(), self.resolve)
         except MetadataUnavailableError:
-            with self._lock:
-                self._stale.add(bookie_id)
             if known is not None:
                 return known
             raise
-        address = address_of(bookie_id, registration)
+        except BookieUnavailableError:
+            self._resolved(bookie_id, None, change)
+            raise
+        self._resolved(bookie_id, None if registration is None else address, change)
+        return address
+
+    def _resolved(self, bookie_id: BookieId, address: tuple[str, int] | None, change: int) -> None:
+        """Keep an address that was read after so many changes, or none, because nothing tells when a bookie that is not registered comes
+        back. It holds until there are more, also if an answer of before comes behind a newer one."""
         with self._lock:
-            if registration is None:
+            self._read[bookie_id] = change
+            if address is None:
                 self._addresses.pop(bookie_id, None)
             else:
                 self._addresses[bookie_id] = address
-        return address
 
     def registration(self, bookie_id: BookieId) -> Versioned | None:
         check_bookie_id(bookie_id)
@@ -430,7 +442,7 @@ class TreeStore(ABC):
 
     def _on_connection(self, connected: bool) -> None:
         with self._lock:
-            self._stale.update(self._addresses)
+            self._losses += 1
         if connected:
             self._keeper.look_at_all()
         elif self._counts is not None and not self._closed:
@@ -473,9 +485,10 @@ class TreeStore(ABC):
     def _on_address(self, event: Any) -> None:
         with self._lock:
             if event.path is None:
-                self._stale.update(self._addresses)
+                self._losses += 1
             else:
-                self._stale.add(event.path.rpartition("/")[2])
+                bookie_id = event.path.rpartition("/")[2]
+                self._changes[bookie_id] = self._changes.get(bookie_id, 0) + 1
 
     def _forget(self, registration: NodeRegistration) -> None:
         self._keeper.remove(registration)

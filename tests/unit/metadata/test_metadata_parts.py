@@ -128,7 +128,9 @@ def test_addresses() -> None:
     assert decode_service_info(encode_service_info(info)) == info
     assert address_of("bk", encode_service_info(info)) == ("10.0.0.1", 3181)
     assert address_of("h:3181", b"") == address_of("h:3181", None) == address_of("h:3181", b"\xff") == ("h", 3181)
-    for wrong in ("bk", "h:0", "h:99999", "::1:3181", "h:x"):
+    assert address_of("::1:3181", None) == address_of("[::1]:3181", None) == ("::1", 3181)
+    assert address_of("2001:db8::a:7:3181", None) == ("2001:db8::a:7", 3181)
+    for wrong in ("bk", "h:0", "h:99999", "::1:0", "a:b:3181", "shelf:7:1", ":3181", "h:x"):
         with pytest.raises(BookieUnavailableError):
             address_of(wrong, encode_service_info(ServiceInfo((http,))))
     with pytest.raises(InvalidArgumentError):

@@ -84,3 +84,4 @@ def test_the_bookies_of_apaches_layout() -> None:
     assert (plain.layout, plain.by_tls, plain.root, plain.bookies) == ("apache", True, "/clusters/c1", ())
     assert parse("etcd+apache://h/l?bookies=cookies").bookies == "cookies"
     assert parse("etcd+apache://h/l?bookies=h1:1;h2:2,h1:1").bookies == ("h1:1", "h2:2")
+    assert parse("etcd+apache://h/l?bookies=::1:3181,[fe80::2]:3181").bookies == ("::1:3181", "[fe80::2]:3181")
