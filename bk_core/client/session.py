@@ -7,7 +7,7 @@ import random
 import time
 import weakref
 from _thread import RLock
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import InvalidStateError
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -38,7 +38,7 @@ from bk_core.metadata.store import BookieView, MetadataStore, Watch
 from bk_core.metrics.client import ClientCounts
 from bk_core.net.link import BookieLink
 from bk_core.net.local_resources import shortage_now, shortage_text
-from bk_core.net.names import Names
+from bk_core.net.names import Address, Names
 from bk_core.net.preparing import Preparations
 from bk_core.net.reactor import Reactor
 from bk_core.protocol.effects import Effect
@@ -236,12 +236,14 @@ class Session:
         if self.racks is not None:
             self.racks.bookies_changed({*view.writable, *view.readonly})
         before, self._view = self._view, view
-        self.reactor.post(partial(self._tell_of_bookies, {*before.writable, *before.readonly} - {*view.writable, *view.readonly}))
+        were, are = {*before.writable, *before.readonly}, {*view.writable, *view.readonly}
+        self.reactor.post(partial(self._tell_of_bookies, were - are, are - were))
 
-    def _tell_of_bookies(self, gone: Iterable[BookieId]) -> None:
+    def _tell_of_bookies(self, gone: Iterable[BookieId], back: Collection[BookieId]) -> None:
         self._refusals.over(*gone)
         self._suspects.probe()
         self._look_for_moved()
+        self._look_names_up(back)
         for driver in tuple(self._on_bookies):
             driver.feed(BookiesChanged())
 
@@ -387,6 +389,17 @@ class Session:
             for link in [link for key, link in self._links.items() if key[0] == bookie]:
                 if link.moved(address):
                     self._moved_ns[bookie] = self.reactor.now_ns()
+
+    def _look_names_up(self, back: Collection[BookieId]) -> None:
+        """Look the names of bookies up that are registered again: whoever started one elsewhere may have kept its name (LINK-4)."""
+        for name in {(link.bookie, link.address) for link in self._links.values() if link.bookie in back and link.address is not None}:
+            bookie, address = name
+            self._names.lookup(*address, partial(self._named, bookie, address))
+
+    def _named(self, bookie: BookieId, name: tuple[str, int], found: list[Address], _problem: str) -> None:
+        for link in [link for key, link in self._links.items() if key[0] == bookie]:
+            if link.renamed(name, found):
+                self._moved_ns[bookie] = self.reactor.now_ns()
 
     def addresses_of(self, bookies: Iterable[BookieId]) -> dict[BookieId, tuple[str, int]]:
         """Return the current addresses of bookies, without unknown ones. Runs on a metadata thread."""

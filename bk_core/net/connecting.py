@@ -116,7 +116,7 @@ class ConnectingLink(AnsweredLink):
                 self._not_connected(problem)
                 return
             self._attempt_until_ns = now + share_ns
-            address = self._addresses.popleft()
+            self._target = address = self._addresses.popleft()
             try:
                 self._connect(address)
                 return

@@ -22,6 +22,7 @@ from bk_core.net.link_state import (
     CHECK_NS,
     AddListener,
 )
+from bk_core.net.names import Address
 from bk_core.net.outstanding import Answer, Waiting
 from bk_core.net.receiving import WHOLE_BYTES
 from bk_core.net.sent_adds import SentAdds
@@ -123,6 +124,14 @@ class BookieLink(ConnectingLink):
             return False
         if self._connected or self._connecting:
             self._drop(Status.UNAVAILABLE, f"the bookie moved to {address[0]}:{address[1]}", backoff=False)
+        return True
+
+    def renamed(self, name: tuple[str, int], found: Sequence[Address]) -> bool:
+        """Learn that the bookie's ``name``, a host and a port, has the addresses ``found``. Return True if the link is connected to another
+        one, which is where the bookie was before (LINK-4)."""
+        if not self._connected or self.address != name or not found or self._target in found:
+            return False
+        self._drop(Status.UNAVAILABLE, f"{name[0]} has another address now", backoff=False)
         return True
 
     def close(self) -> None:

@@ -117,6 +117,7 @@ class LinkState(ABC):
         self._has_batch_read = False
         self._attempts = Attempts(0, 0)
         self._addresses: deque[Address] = deque()
+        self._target: Address | None = None  # the one of them that it is connected to or tries
         self._attempt = 0
         self._attempt_until_ns: int | None = None
         self._reconnect: Timer | None = None
