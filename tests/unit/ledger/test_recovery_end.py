@@ -300,7 +300,11 @@ def test_the_barrier_is_tried_again_within_the_budget() -> None:
 def test_a_read_only_bookie_is_asked_for_a_force_in_place_of_the_barrier() -> None:
     """RC-11a: it takes no LAC, and a ledger of read-only bookies must not stay in recovery. Its force counts, and a failure of that does
     not: it is tried again as a force within the budget."""
-    script = recovered(options=RecoveryOptions(barrier=True), recovery_retries_max=1)
+    script = Script(options=RecoveryOptions(barrier=True), recovery_retries_max=1)
+    script.fence("abc", body(0))
+    script.answer("".join(script.waiting(0))[0], 0, body(0))
+    script.answer("".join(script.waiting(1)), 1, NO)
+    script.stored_by("abc", 0)
     first, second = barriers(script)
     for bookie in (first, second):
         script.barrier(bookie, Status.READ_ONLY)
@@ -311,7 +315,20 @@ def test_a_read_only_bookie_is_asked_for_a_force_in_place_of_the_barrier() -> No
     script.timer("recovery-retry")
     assert forces(script) == [second] and not barriers(script)
     script.force(second)
-    assert script.end == (-1, 0)
+    assert script.end[0] == 0
+
+
+def test_a_read_only_bookie_without_an_entry_confirms_nothing() -> None:
+    """RC-11a, B-4: its disk has the ledger's key from the fence alone, so that it may forget the mark, whatever it has synced."""
+    script = recovered(options=RecoveryOptions(barrier=True), recovery_retries_max=1)
+    first, second = barriers(script)
+    script.barrier(first)
+    script.barrier(second, Status.READ_ONLY)
+    assert not forces(script) and not script.is_closing
+    script.timer("recovery-retry")
+    assert barriers(script) == [second]  # it may be writable by now
+    script.barrier(second, Status.READ_ONLY)
+    assert isinstance(script.result, RecoveryFailedError) and not script.is_closing
 
 
 def forces(script: Script) -> list[str]:

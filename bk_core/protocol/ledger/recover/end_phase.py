@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from bk_core.protocol.effects import Effect
 from bk_core.protocol.events import ReadReply
@@ -16,7 +16,7 @@ from bk_core.protocol.wire.messages import ReadResponse, Status
 
 class EndPhase:
     """The last questions of a recovery before it closes the ledger. ``end`` is the first missing entry. ``length`` is None until it is
-    known (RC-16). Without a ``barrier_lac`` there is no barrier (RC-11a)."""
+    known (RC-16). Without a ``barrier_lac`` there is no barrier (RC-11a); ``holders`` are the bookies that have shown an entry."""
 
     def __init__(
         self,
@@ -27,6 +27,7 @@ class EndPhase:
         *,
         length: int | None,
         barrier_lac: int | None,
+        holders: Set[BookieId],
     ) -> None:
         self.last = end.entry_id - 1
         self.length = 0 if self.last < 0 else length  # RC-20
@@ -34,11 +35,12 @@ class EndPhase:
         self._distribution = Distribution(stored.ensemble_size, stored.write_quorum_size, stored.ack_quorum_size)
         self._barrier_lac = -1 if barrier_lac is None else barrier_lac
         write_set = list(self._distribution.write_set(self.last)) if self.length is None else []
-        holders = stored.fragment_of(max(self.last, 0)).ensemble  # the last entry may lie in the fragment before the last
-        self.lengths = LengthInquiry(holders, write_set, limits.recovery_retries_max, entry_id=self.last)
+        ensemble = stored.fragment_of(max(self.last, 0)).ensemble  # the last entry may lie in the fragment before the last
+        self.lengths = LengthInquiry(ensemble, write_set, limits.recovery_retries_max, entry_id=self.last)
         deniers = [] if barrier_lac is None else sorted(end.denied)
         self.barrier = BarrierInquiry(end.ensemble, deniers, limits.recovery_retries_max)
         self._barrier_wanted = barrier_lac is not None
+        self._know_the_key = holders
 
     def start(self) -> list[Effect]:
         return self._ask_length(self.lengths.take()) + self._write_barrier(self.barrier.take())
@@ -72,10 +74,12 @@ class EndPhase:
             self.lengths.unknown[position] = event.status
 
     def heard_barrier(self, position: int, event: ReadReply) -> list[Effect]:
-        """Take an answer. A read-only bookie refuses the LAC and is asked to sync its journal instead, with the fence mark in it."""
+        """Take an answer. A read-only bookie refuses the LAC and is asked to sync its journal instead, with the fence mark in it. That
+        proves something of a bookie that has an entry of the ledger, whose key is on disk; without the key it forgets the mark in a crash
+        (B-4)."""
         if event.status is Status.OK:
             self.barrier.confirmed.add(position)
-        elif event.status is Status.READ_ONLY and position not in self.barrier.read_only:
+        elif event.status is Status.READ_ONLY and event.bookie in self._know_the_key and position not in self.barrier.read_only:
             self.barrier.read_only.add(position)
             self.barrier.asked.add(position)
             return self._write_barrier([position])

@@ -116,7 +116,8 @@ class LengthInquiry(Inquiry):
 
 @dataclass(slots=True, eq=False)
 class BarrierInquiry(Inquiry):
-    """The bookies that proved, by a journaled request, that their fence mark is durable (RC-11a). Those in ``read_only`` take no LAC."""
+    """The bookies that proved, by a journaled request, that their fence mark is durable (RC-11a). Those in ``read_only`` take no LAC,
+    and are asked for a force."""
 
     confirmed: set[int] = field(default_factory=set)
     read_only: set[int] = field(default_factory=set)

@@ -143,6 +143,7 @@ class LedgerRecovery:
         self._first_of_last = 0
         self._distribution = Distribution(1, 1, 1)
         self._phase: FencePhase | None = None
+        self._holders: set[BookieId] = set()  # that have shown an entry, good or not
         self._waiting_for_lafr = False
         self._questions: dict[int, EntryInquiry] = {}
         self._next_to_ask = 0
@@ -259,6 +260,8 @@ class LedgerRecovery:
         inquiry.answered(position)
         if event.status not in SILENT:
             self._unreachable.answered()
+        if event.status is Status.OK and isinstance(event.response, ReadResponse) and event.response.body is not None:
+            self._holders.add(event.bookie)
         match inquiry:
             case FenceInquiry():
                 return self._fence_answer(position, event)
@@ -496,7 +499,8 @@ class LedgerRecovery:
         self.state = RecoveryState.DRAINING
         self._questions.clear()
         barrier_lac = self._barrier_lac() if self.options.barrier else None
-        self._end = EndPhase(self._requests, self.metadata, self._limits, question, length=self._length, barrier_lac=barrier_lac)
+        asked = (self._requests, self.metadata, self._limits, question)
+        self._end = EndPhase(*asked, length=self._length, barrier_lac=barrier_lac, holders=self._holders)
         return self._end.start()
 
     def _barrier_lac(self) -> int:
