@@ -177,3 +177,35 @@ def test_without_openssl_it_is_said_what_is_missing(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BookieUnavailableError, match="made by the program openssl"):
         LocalSecurity(tmp_path / "s", True, False).make()
+
+
+@pytest.mark.parametrize(
+    ("lacks", "error"),
+    [
+        (("bookie_user", "bookie_password_file"), BookieAuthError),
+        (("bookie_cert_file", "bookie_key_file"), BookieTlsError),
+        ((), UnauthorizedError),
+    ],
+    ids=["no password", "no certificate", "nothing"],
+)
+def test_a_writer_of_a_log_that_bookies_do_not_admit_is_told(secured: LocalCluster, lacks: tuple[str, ...], error: type[Exception]) -> None:
+    """LINK-10: it makes no ledger after the other, which would all stay empty; neither does whoever opens a log that waits for recovery."""
+    uri = without(secured.uri, *lacks) if lacks else secured.uri.partition("?")[0]
+    name = f"strange-{len(lacks)}-{error.__name__}"
+    with bk_core.connect(uri, operation_timeout_s=3600) as stranger:
+        writer = stranger.create_log(name, entry_format="raw").writer()
+        with pytest.raises(error):
+            writer.append(b"x")
+        with pytest.raises(error):
+            writer.append(b"x")
+        assert stranger.log(name).info.segments == 1
+        writer.abandon()
+    with bk_core.connect(secured.uri) as client:
+        left = client.log(name).writer()
+        left.append(b"of a client that is admitted")
+        left.abandon()
+        with bk_core.connect(uri, operation_timeout_s=3600) as stranger, pytest.raises((BookieAuthError, BookieTlsError, UnauthorizedError)):
+            stranger.log(name).writer(take_over=True).append(b"x")
+        with client.log(name).writer(take_over=True) as writer:
+            writer.append(b"and another one")
+        assert [bytes(one) for run in client.log(name).reader() for one in run.payloads()] == [b"of a client that is admitted", b"and another one"]

@@ -21,6 +21,7 @@ from bk_core.client.log.list_store import LogClient, encoded, log_path, now_ms, 
 from bk_core.client.log.live_writers import WRITER, note_left, writer_tag
 from bk_core.errors import (
     BkError,
+    BookieSecurityError,
     ClientClosedError,
     ClusterChangedError,
     ForeignLedgerError,
@@ -36,6 +37,7 @@ from bk_core.errors import (
     NotEnoughBookiesError,
     OperationTimeoutError,
     PersistenceViolatedError,
+    UnauthorizedError,
     VersionConflictError,
     WrongClusterError,
     WrongDigestTypeError,
@@ -81,6 +83,7 @@ _FOR_GOOD = (
     WrongClusterError,
     ForeignLedgerError,
 )
+_NOT_ADMITTED = (BookieSecurityError, UnauthorizedError)  # to ledgers of this log, whose password is looked at first
 _DONE: dict[type[Work], type[WorkDone]] = {
     ReadList: ListRead,
     WriteList: ListWritten,
@@ -121,6 +124,8 @@ class LeaderWorks:
         self._insisted: Insisted | None = insisted  # None once a ledger of ours is listed: queries commit nothing any more then
         self._tag = writer_tag(now_ms())
         self._short_since: float | None = None  # bookies have been too few for a new ledger since then
+        self._admitted = False  # bookies have taken entries of this writer
+        self._refusal: tuple[Exception, float] | None = None  # why they take none now, and since when
 
     def answer(self, work: Work, *, needed: bool = False) -> WorkDone:
         """``needed``: nothing can be written before this ledger is there, so too few bookies are waited for, within the patience."""
@@ -133,6 +138,21 @@ class LeaderWorks:
             error = self.problem = self._made_sure(work, first)
             self._failed = type(work)
             return _DONE[type(work)](work.request, self._outcome(work, error, needed), error=as_bk_error(error))
+
+    def appended(self, error: BaseException | None) -> None:
+        """Take note of the end of a run of entries. Any thread."""
+        if error is None:
+            self._admitted, self._refusal = True, None
+        elif isinstance(error, _NOT_ADMITTED) and self._refusal is None:
+            self._refusal = (error, time.monotonic())
+
+    def _check_refusal(self) -> None:
+        """Raise the reason for which bookies do not admit this client: at once if they never did, and else when the patience is over,
+        because certificates and passwords are changed while writers are at work. Each further ledger would stay empty (LINK-10)."""
+        if self._refusal is not None and self.empty_in_a_row:
+            error, since = self._refusal
+            if not self._admitted or time.monotonic() - since >= self._patience_s:
+                raise error
 
     def _perform(self, work: Work) -> WorkDone:
         match work:
@@ -169,6 +189,8 @@ class LeaderWorks:
         match work:
             case CreateLedger():
                 return self._create_outcome(error, needed)
+            case RecoverLedger() if isinstance(error, _NOT_ADMITTED) and self._insisted is not None:
+                return Outcome.REFUSED  # nothing was written yet, so whoever opens the log is told at once (LINK-10)
             case RecoverLedger() | CheckLedger():
                 return _recover_outcome(error)
             case CloseLedger():
@@ -254,6 +276,7 @@ class LeaderWorks:
 
     def _create(self, tags: Mapping[str, bytes]) -> int:
         """Create a ledger with an intent, so that a janitor finds one that never gets listed (LOG-9)."""
+        self._check_refusal()
         custom = {**tags, WRITER: self._tag}
         handle = create_intended(self.client, self.name, self.properties, log_id=self.log_id, password=self._password, custom=custom)
         self._short_since = None

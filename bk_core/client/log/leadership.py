@@ -292,6 +292,7 @@ class Leadership(StaysHere):
 
     def _appended(self, request: int, error: BaseException | None) -> None:
         problem = error if isinstance(error, Exception) else None
+        self._works.appended(error)
         answer = Appended(request, append_outcome(error), problem)
         self._step(lambda now_ns: self._machine.handle(answer, now_ns))
 
