@@ -21,6 +21,7 @@ from kazoo.protocol.connection import ConnectionHandler
 
 import bk_core
 from bk_core.bookie.embedded import EmbeddedBookie
+from bk_core.bookie.zookeeper_process import ZooKeeperProcess
 from bk_core.cli import run
 from bk_core.errors import (
     InvalidArgumentError,
@@ -390,6 +391,14 @@ def test_a_server_that_takes_only_sasl_says_so(tmp_path: Path) -> None:
             open_store(zookeeper.uri())
         with closing(open_store(zookeeper.uri(), auth=SPARK)) as store:
             assert store.initialize_cluster()
+
+
+def test_a_server_without_sasl_is_asked_no_more(tmp_path: Path) -> None:
+    """It answers each token with an empty one. The exchange ends, and the error names what the server may lack."""
+    began = time.monotonic()
+    with ZooKeeperProcess(tmp_path / "zookeeper") as process, pytest.raises(MetadataAuthError, match="or it offers no such authentication"):
+        open_store(f"zk://{process.connect_string}/ledgers", auth=SPARK, timeout_s=600.0)
+    assert time.monotonic() - began < 120
 
 
 TLS_PROBLEMS: list[tuple[str, Callable[[World], tuple[str, MetadataTls | None]], type[Exception], str]] = [

@@ -12,6 +12,7 @@ from typing import Any
 from kazoo import exceptions as kazoo_errors
 from kazoo.client import KazooClient, KazooState
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.protocol.serialization import SASL
 from kazoo.protocol.states import KeeperState
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id, Permissions
 
@@ -64,6 +65,7 @@ _LOOK_S = 1.5
 _SECRET_S = 5.0  # for a function of the program, after which those who wait are told that it hangs
 _REFUSED_AGAIN_S = 10.0  # after which a call tries once more with the same secret
 LATE_S = 2.0  # a wait that is longer is told of
+_TOKENS_MAX = 16  # of one exchange, which has two or three; a server without SASL answers each with an empty one, for ever
 _DROPS_MAX = 3  # connections that end in the midst of SASL, one after another; one may be of a server that was killed
 EVERYBODY = OPEN_ACL_UNSAFE
 
@@ -386,7 +388,12 @@ class Link:
         """Tell a server that dies during SASL from one that says no, which kazoo does not: it gives up after either. And have it end as one
         that was refused after a failure that it does not expect, which would end its thread without a word."""
         connection = self.client._connection
-        authenticate = connection._authenticate_with_sasl
+        authenticate, submit = connection._authenticate_with_sasl, connection._submit
+
+        def bounded(request: Any, timeout: float, xid: int | None = None) -> Any:
+            if isinstance(request, SASL) and xid is not None and xid > _TOKENS_MAX:  # kazoo counts them from 1
+                raise kazoo_errors.AuthFailedError("the exchange has no end")
+            return submit(request, timeout, xid)
 
         def watched(host: str, timeout: float) -> None:
             try:
@@ -411,6 +418,7 @@ class Link:
                 raise kazoo_errors.AuthFailedError(type(error).__name__) from error
             self._drops, self._refusals, self._was_taken, self._trouble = 0, 0, True, None
 
+        connection._submit = bounded
         connection._authenticate_with_sasl = watched
 
     def _note_refusal(self) -> None:
