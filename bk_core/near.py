@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from difflib import SequenceMatcher, get_close_matches
 from os.path import commonprefix
@@ -29,6 +29,12 @@ def meant(name: str, known: Iterable[str], most: int = NEAR_MAX) -> str:
     """``did you mean 'this' or 'that'?``, or nothing."""
     near = near_names(name, known, most)
     return f"did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def meant_option(name: str, prefix: str, known: Sequence[str]) -> str:
+    """The option of a URI that is like ``name``, or all of its kind. The prefix that all of a kind have makes none like another."""
+    near = near_names(name.removeprefix(prefix), [one.removeprefix(prefix) for one in known], 1)
+    return f"did you mean '{prefix}{near[0]}'?" if near else f"there are {', '.join(known)}"
 
 
 def _is_alike(one: str, other: str) -> bool:

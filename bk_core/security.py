@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl
 from bk_core.arguments import Check, check_fields, one_of, settings
 from bk_core.errors import InvalidArgumentError
 from bk_core.kerberos import Identity, check_identity
+from bk_core.near import meant_option
 from bk_core.protocol.link.auth_exchange import AuthExchange
 from bk_core.protocol.link.providers import SERVICE
 from bk_core.sasl import DigestMd5
@@ -193,6 +194,12 @@ def security_of(uri: str) -> Security | None:
     """Return what the options of a URI say of the connections to bookies, None if they say nothing. They name files, never a secret, so
     that a URI may be shown. Raises InvalidArgumentError."""
     query = dict(parse_qsl(uri.partition("?")[2].partition("#")[0], keep_blank_values=True))
+    for (
+        name,
+        value,
+    ) in query.items():  # first, because what else is said may follow from a name that is misspelt; of passwords says the rest
+        if name.startswith("bookie_") and name not in URI_OPTIONS and value and "password" not in name.lower():
+            raise InvalidArgumentError(f"the URI has an unknown option {name!r}; {meant_option(name, 'bookie_', URI_OPTIONS)}")
     for name in URI_OPTIONS:
         if name in query and not query[name]:
             raise InvalidArgumentError(f"the option {name!r} of the URI has no value: write {name}=..., or leave it out")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import parse_qsl, urlsplit
@@ -12,7 +12,7 @@ from bk_core.display.words import host_port
 from bk_core.errors import InvalidArgumentError
 from bk_core.metadata.access import AUTH_OPTIONS, TLS_OPTIONS
 from bk_core.metadata.service_info import is_address
-from bk_core.near import near_names
+from bk_core.near import meant_option
 from bk_core.security import URI_OPTIONS as OF_BOOKIES
 
 SESSION_TIMEOUT_MS = 10_000
@@ -138,12 +138,6 @@ def rack_options(uri: str) -> dict[str, str]:
     return found
 
 
-def _meant(name: str, prefix: str, known: Sequence[str]) -> str:
-    """Return the option that is like ``name``, or all of its kind. The prefix that all of a kind have makes none like another."""
-    near = near_names(name.removeprefix(prefix), [one.removeprefix(prefix) for one in known], 1)
-    return f"did you mean '{prefix}{near[0]}'?" if near else f"there are {', '.join(known)}"
-
-
 def shown(uri: str) -> str:
     """Return a URI without what stands before its hosts and behind its path, where somebody may have written a password."""
     head, separator, rest = uri.partition("://")
@@ -169,7 +163,7 @@ def _options(uri: str, text: str, fragment: str, known: tuple[str, ...]) -> dict
             raise InvalidArgumentError(f"{shown(uri)!r} has an option without a value that is not known: write %26 for an & in a value")
         if name not in takes:
             prefix = _OF_BOOKIES if name.startswith(_OF_BOOKIES) else ""
-            hint = _meant(name, prefix, OF_BOOKIES if prefix else known)
+            hint = meant_option(name, prefix, OF_BOOKIES if prefix else known)
             raise InvalidArgumentError(f"{shown(uri)!r} has an unknown option {name!r}; {hint}")
         if name in found:
             raise InvalidArgumentError(f"the URI has the option {name!r} twice: leave one of them out")

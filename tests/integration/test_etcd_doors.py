@@ -24,6 +24,7 @@ from bk_core.errors import (
     MetadataHostNameError,
     MetadataTlsError,
     MetadataUnavailableError,
+    SecretUnavailableError,
 )
 from bk_core.metadata import EtcdAuth, MetadataTls, open_store
 from bk_core.metadata.etcd import link
@@ -240,6 +241,14 @@ def test_who_is_not_taken_is_told_at_once_and_no_password_is_shown(users: EtcdPr
         assert time.monotonic() - begun < 8 and "hunter2" not in str(failure.value)
         assert "hunter2" not in str(pickle.loads(pickle.dumps(failure.value)))
     assert "hunter2" not in caplog.text and "hunter2" not in repr(cases)
+
+
+def test_a_password_that_is_not_there_is_told_before_anything_is_waited_for(users: EtcdProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BK_ETCD_PASSWORD", raising=False)
+    uri = f"etcd://{users.connect_string}/ledgers?user=flights"
+    for more, told in (("", "variable BK_ETCD_PASSWORD.* is not set"), ("&password_file=/none", "secret file '/none' cannot be read")):
+        with pytest.raises(SecretUnavailableError, match=told):
+            open_store(uri + more, timeout_s=600, patient=True)
 
 
 def test_a_server_without_users_is_no_place_for_a_password(tmp_path: Path) -> None:

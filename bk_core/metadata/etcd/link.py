@@ -95,6 +95,8 @@ class Link:
         begun = time.monotonic()
         if self._tls is not None:
             self._tls.context()  # a file that cannot be used is told of before anything is waited for
+        if self._auth is not None:
+            self._password.answer(begun + timeout_s)  # neither is a password that is not there
         self._loop.start()
         self._begun = True
         found: list[Found] = []

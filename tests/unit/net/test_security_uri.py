@@ -65,6 +65,8 @@ def test_it_names_files(query: str, security: Security | None) -> None:
         ("bookie_verify_host=0", "bookie_verify_host must be true or false"),
         ("bookie_key_file=/k", "mean nothing without cert"),
         ("bookie_password_file=/p", "means nothing without bookie_user"),
+        ("bookie_usr=ann&bookie_password_file=/p", "unknown option 'bookie_usr'; did you mean 'bookie_user'"),
+        ("bookie_key_password_file=/p&bookie_kye_file=/k", "unknown option 'bookie_kye_file'; did you mean 'bookie_key_file'"),
         ("bookie_user=ann&bookie_password=moss-3310", "a URI never holds a password"),
         ("bookie_ca_file=/absent.pem", "ca of BookieTls, /absent.pem, cannot be used"),
         ("bookie_ca_file=", "the option 'bookie_ca_file' of the URI has no value"),
