@@ -104,6 +104,17 @@ def test_sasl_and_its_rights_are_on_all_that_is_created(world: World) -> None:
             assert rights(store, path) == ANYBODY
 
 
+def test_a_reader_makes_no_place_for_logs_that_it_would_own(world: World) -> None:
+    """A log needs no ledger before it is written, so nothing else keeps a reader from it."""
+    uri = world.zookeeper.uri("/kept")
+    with closing(open_store(uri, auth=FLIGHTS)) as store:
+        store.initialize_cluster()
+        assert rights(store, "/kept-logs") == [("sasl", "flights", ["ALL"]), ("sasl", "spark", ["READ"])]
+        with bk_core.connect(uri, metadata_auth=SPARK) as reader, pytest.raises(MetadataDeniedError, match="lacks the right CREATE"):
+            reader.create_log("theirs", ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
+        assert rights(store, "/kept-logs") == [("sasl", "flights", ["ALL"]), ("sasl", "spark", ["READ"])]
+
+
 def test_digest_and_a_certificate_are_identities_too(world: World) -> None:
     zookeeper = world.zookeeper
     with closing(open_store(zookeeper.uri("/digest"), auth=ZooKeeperAuth("digest", "ann", "sand-17", acl="creator"))) as store:

@@ -65,6 +65,7 @@ class ZooKeeperStore(TreeStore):
             held_s=session_timeout_s,
             log_root=log_root,
         )
+        self._keeps_rights = auth is not None and auth.acl == "creator"
         self._clock: tuple[float, int] | None = None  # seconds since this host's boot, the servers' time then
         try:
             self._link.start(timeout_s, patient)
@@ -101,6 +102,14 @@ class ZooKeeperStore(TreeStore):
             raise MetadataDeniedError(f"{message} it; name segments or bytes instead, or let who may write do it") from None
 
     # what a new cluster and new numbers take ----------------------------------------------------------------------------
+
+    def initialize_cluster(self, *, new: bool = False) -> str:
+        """Make the cluster, and with ``acl="creator"`` the place of its logs, too: whoever made that one later with other rights could take
+        all logs out of it."""
+        found = super().initialize_cluster(new=new)
+        if self._keeps_rights:
+            self._log_root.find(writing=True)
+        return found
 
     def _create_cluster(self, instance_id: str) -> None:
         available = f"{self._root}/available"
