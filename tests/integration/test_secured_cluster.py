@@ -18,7 +18,7 @@ from bk_core.bookie.certificates import LocalSecurity
 from bk_core.bookie.local_cluster import LocalCluster, local_cluster
 from bk_core.client.doctor.probe import probe_bookies
 from bk_core.client.files.fs import BookKeeperFileSystem
-from bk_core.errors import BookieAuthError, BookieTlsError, BookieUnavailableError, UnauthorizedError
+from bk_core.errors import BookieAuthError, BookieTlsError, BookieUnavailableError, ReadError, UnauthorizedError
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +42,11 @@ def test_its_uri_is_all_that_a_client_needs(secured: LocalCluster) -> None:
         with pytest.raises(UnauthorizedError):
             refused.append(b"x")
         refused.abandon()
+        with (
+            stranger.open_ledger(ledger.ledger_id) as reader,
+            pytest.raises(ReadError, match="unauthorized .*say who you are with `security`"),
+        ):
+            reader.read(0, 0)
     with bk_core.connect(secured.uri) as client, client.recover_ledger(refused.ledger_id) as recovered:
         assert recovered.last_add_confirmed == -1  # none of the bookies has it
 

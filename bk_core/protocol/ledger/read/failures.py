@@ -38,6 +38,9 @@ def failure_of(status: Status) -> Failure:
     return Failure(status, text)
 
 
+STRANGER = "; where bookies take no stranger, say who you are with `security`, or by options such as bookie_user in the URI"
+
+
 def decisive(failures: Iterable[Failure]) -> Failure:
     """Return the failure to report: the first of those with the highest weight."""
     return max(failures, key=lambda f: f.weight)
@@ -65,4 +68,6 @@ def read_error(
     main = decisive(failures.values())
     status = "DIGEST" if main.status is None else main.status.name
     message = f"entry {entry_id} of ledger {ledger_id} cannot be read: {main.text} ({answers}){tried}"
+    if main.status is Status.UNAUTHORIZED:
+        message += STRANGER
     return ReadError(message + (digest_note if main.status is None else ""), ledger=ledger_id, entry=entry_id, status=status)
