@@ -44,6 +44,7 @@ from bk_core.bookie.zookeeper_process import ZooKeeperProcess
 from bk_core.errors import DiskFullError, InvalidArgumentError, MetadataError, OperationTimeoutError
 from bk_core.metadata import open_store
 from bk_core.metadata.store import MetadataStore
+from bk_core.sasl import check_sasl
 from bk_core.threads import Home
 
 BOOKIES_MAX = 64
@@ -111,6 +112,8 @@ class LocalCluster:
             )
         if sasl and kerberos:
             raise InvalidArgumentError("clients of a bookie have passwords or tickets: leave sasl or kerberos out")
+        if sasl:
+            check_sasl("bookies")  # the bookies need none, and every client that takes the URI does
         self._wants = tls, sasl, None if kerberos is None else _examined(kerberos)
         self._security: LocalSecurity | None = None
         self._metrics = metrics

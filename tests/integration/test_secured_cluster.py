@@ -18,7 +18,7 @@ from bk_core.bookie.certificates import LocalSecurity
 from bk_core.bookie.local_cluster import LocalCluster, local_cluster
 from bk_core.client.doctor.probe import probe_bookies
 from bk_core.client.files.fs import BookKeeperFileSystem
-from bk_core.errors import BookieAuthError, BookieTlsError, BookieUnavailableError, ReadError, UnauthorizedError
+from bk_core.errors import BookieAuthError, BookieTlsError, BookieUnavailableError, MissingPackageError, ReadError, UnauthorizedError
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +176,14 @@ def test_a_kill_in_between_leaves_what_is_made_anew(tmp_path: Path, monkeypatch:
         command = ["openssl", "verify", "-CAfile", *(str(made.directory / name) for name in ("ca.pem", "bookie.pem", "client.pem"))]
         subprocess.run(command, check=True, capture_output=True, timeout=60)
         made.door.check()
+
+
+def test_without_pure_sasl_nothing_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No client of this environment could use such a cluster."""
+    monkeypatch.setitem(sys.modules, "puresasl", None)
+    with pytest.raises(MissingPackageError, match=r"SASL to bookies needs pure-sasl.*bk-spark\[sasl\]"):
+        local_cluster(1, tmp_path / "cluster", sasl=True)
+    assert not (tmp_path / "cluster").exists()
 
 
 def test_without_openssl_it_is_said_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,7 @@ CODES: Mapping[str, tuple[Severity, str]] = MappingProxyType(
         "log-ledgers-missing": (ERROR, "a log lists ledgers that do not exist"),
         "log-list-large": (WARNING, "the list of a log is close to the most that the metadata store takes"),
         "intents-left": (WARNING, "ledgers were begun for a log by processes that are gone, or long ago, and were never listed"),
+        "ledgers-left": (NOTE, "ledgers that a log lists were left open by processes that are gone: what they hold is committed"),
         "orphans": (WARNING, "ledgers carry the name of a log of which nothing is left"),
         "clock-skew": (WARNING, "the clock of a host disagrees with that of the metadata store"),
     }

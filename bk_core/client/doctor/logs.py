@@ -145,8 +145,15 @@ def _left_intents(client: BookKeeper, lists: dict[str, LedgerList], now_ms: int)
     for name in client.store.children("intents"):
         try:
             left = sorted(intent.ledger_id for intent in intents_of(client, name).values() if _is_left(intent, now_ms))
+            listed = set(_named(client, name, lists[name])).intersection(left) if left and name in lists else set()
         except (BkError, ValueError):  # a place for something else, or not to be understood: `bk log gc` says so
             continue
+        if listed:
+            shown = tuple(sorted(listed)[:SHOWN_MAX])
+            what = f"log {name} lists {counted(len(listed), 'ledger')} left open by processes that are gone"
+            advice = "what was committed to them is read as it is; this closes them"
+            yield Finding("ledgers-left", what, advice, _collect(name), ledgers=shown, logs=(name,), count=len(listed))
+        left = [one for one in left if one not in listed]
         if left:
             kind = f"log {name}" if name in lists else f"log {name}, which does not exist,"
             what = f"{counted(len(left), 'intent')} of processes that are gone stand beside {kind} for ledgers that were never listed"

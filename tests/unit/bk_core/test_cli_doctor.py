@@ -219,6 +219,19 @@ def test_what_a_dead_writer_left(bk: Bk, client: bk_core.BookKeeper) -> None:
     assert found(bk) == []
 
 
+def test_a_ledger_that_is_listed_and_has_an_intent_is_no_worry(bk: Bk, client: bk_core.BookKeeper) -> None:
+    """Its rows are committed, and they stay when the ledger is closed. So each Spark application that has ended is seen."""
+    healthy(client)
+    (segment,) = client.log("events").segments()
+    here = intent_here(0, "")
+    dead = Intent(segment.ledger_id, "", here.host, 2**22 + 1, OLD_MS, 1, here.boot, cluster=client.store.cluster_id())
+    assert record_intent(client, "events", dead)
+    (left,) = found(bk)
+    assert (left["code"], left["severity"], left["ledgers"]) == ("ledgers-left", "note", [segment.ledger_id])
+    bk(*left["command"].split()[2:], group="log")
+    assert found(bk) == [] and [one.ledger_id for one in client.log("events").segments()] == [segment.ledger_id]
+
+
 def test_a_log_whose_writer_is_gone(bk: Bk, client: bk_core.BookKeeper) -> None:
     log = client.create_log("events", entry_format="raw")
     with bk_core.connect(bk.uri) as dying:
