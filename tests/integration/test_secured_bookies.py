@@ -28,7 +28,7 @@ from bk_core.errors import (
     LedgerFencedError,
 )
 from tests.integration.conftest import APACHE_VERSION
-from tests.integration.patience import PATIENT
+from tests.integration.patience import PATIENT, until
 from tests.integration.secured_bookies import HERE, secured_cluster, tls_lines
 from tests.integration.secured_zookeeper import Authority
 
@@ -203,6 +203,26 @@ def test_a_client_goes_on_once_its_files_are_right(world: World, tmp_path: Path)
             except BookieSecurityError:
                 assert time.monotonic() < time_is_over
         assert [one for one in (client.unanswering(0.0))] == []
+
+
+def test_a_writer_of_a_log_outlives_a_refusal_that_passes(world: World, tmp_path: Path) -> None:
+    """LINK-10: a writer that bookies have admitted waits while certificates are changed, and loses nothing."""
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_text(Path(world.ca.certificate).read_text())
+    tls = BookieTls(str(trusted), *world.client, key_password=KEY_PASSWORD)
+    with bk_core.connect(world.cluster.uri, security=Security(tls), quarantine_s=0, limits=PATIENT) as client:
+        log = client.create_log("outlives", entry_format="raw", **THREE)
+        with log.writer() as writer:
+            writer.append(b"before")
+            trusted.write_text(Path(world.stranger.certificate).read_text())
+            for index in range(len(world.cluster.bookie_ids)):
+                world.cluster.restart(index)
+            waiting = writer.append_future(b"meanwhile")
+            until(lambda: isinstance(writer.problem, BookieSecurityError), "nothing is refused")
+            assert not waiting.done()
+            trusted.write_text(Path(world.ca.certificate).read_text())
+            waiting.result(60)
+        assert [bytes(one) for run in log.reader() for one in run.payloads()] == [b"before", b"meanwhile"]
 
 
 @pytest.mark.parametrize(

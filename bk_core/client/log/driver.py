@@ -99,8 +99,7 @@ class LeaderWorks:
     """Ledgers and list of one leader. ``answer`` and ``tell_end`` are called by one thread at a time.
 
     ``handles``: writers of own ledgers that are not CLOSED. ``seqs``: segment number by ledger id. ``ends``: last entry and bytes of the
-    ledgers that were CLOSED last, which a list may still show as live. ``problem``: what went wrong last, for the text of a
-    timeout, until work of that kind is done.
+    ledgers that were CLOSED last, which a list may still show as live.
     ``empty_in_a_row``: own ledgers that failed before they took an entry, one after the other.
     """
 
@@ -111,7 +110,7 @@ class LeaderWorks:
         self.handles: dict[int, Any] = {}
         self.seqs: dict[int, int] = {}
         self.ends: dict[int, tuple[int, int]] = {}
-        self.problem: Exception | None = None
+        self._problem: Exception | None = None
         self._failed: type[Work] | None = None
         self.empty_in_a_row = 0
         self.client = client
@@ -132,12 +131,18 @@ class LeaderWorks:
         try:
             done = self._perform(work)
             if type(work) is self._failed:
-                self.problem = self._failed = None
+                self._problem = self._failed = None
             return done
         except Exception as first:
-            error = self.problem = self._made_sure(work, first)
+            error = self._problem = self._made_sure(work, first)
             self._failed = type(work)
             return _DONE[type(work)](work.request, self._outcome(work, error, needed), error=as_bk_error(error))
+
+    @property
+    def problem(self) -> Exception | None:
+        """What went wrong last, for the text of a timeout, until work of that kind is done; else why bookies take no entries."""
+        refusal = self._refusal
+        return self._problem or (None if refusal is None else refusal[0])
 
     def appended(self, error: BaseException | None) -> None:
         """Take note of the end of a run of entries. Any thread."""
@@ -149,8 +154,9 @@ class LeaderWorks:
     def _check_refusal(self) -> None:
         """Raise the reason for which bookies do not admit this client: at once if they never did, and else when the patience is over,
         because certificates and passwords are changed while writers are at work. Each further ledger would stay empty (LINK-10)."""
-        if self._refusal is not None and self.empty_in_a_row:
-            error, since = self._refusal
+        refusal = self._refusal  # another thread may take it away
+        if refusal is not None and self.empty_in_a_row:
+            error, since = refusal
             if not self._admitted or time.monotonic() - since >= self._patience_s:
                 raise error
 
