@@ -309,3 +309,13 @@ def test_options_default_to_the_rule_book() -> None:
     """EC-3, D8, D1: immediate, blocking (survivors with the guarantee), and the recoverer closes."""
     options = WriterOptions()
     assert (options.ensemble_change, options.window, options.close_in_recovery) == (EnsembleChangeMode.IMMEDIATE, None, False)
+
+
+def test_a_bookie_that_is_waited_for_is_said_to_have_failed_once() -> None:
+    """EC-3: every append meets it again, and fills nobody's log. What it answers, and how it fails then, is news."""
+    script = WriterScript(bookies="abc", options=WriterOptions(ensemble_change=EnsembleChangeMode.DELAYED))
+    for entry in range(10):
+        script.append(entry).lose("c").ack("ab", entry).tick(SECOND)
+    assert script.logs == ["ledger 7: bookie c failed (UNAVAILABLE)"]
+    script.append(10).ack("abc", 10).tick(SECOND).append(11).lose("c").tick(SECOND).append(12).lose("c")
+    assert script.logs == ["ledger 7: bookie c failed (UNAVAILABLE)"] * 2

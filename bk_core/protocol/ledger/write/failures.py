@@ -92,7 +92,7 @@ class FailingWriter(GuaranteeingWriter):
             return [], False
         urgent = self._mark_failed(position, hits)
         bookie = self._ensemble[position]
-        known = position in self._failures or position in self._retries
+        known = position in self._failures or position in self._retries or self._is_silent(position, bookie)
         self._failed_at[bookie] = now_ns
         effects: list[Effect] = [] if known else [Log("info", f"ledger {self.ledger_id}: bookie {bookie} failed ({status.name})")]
         if self._deferred:
@@ -102,6 +102,11 @@ class FailingWriter(GuaranteeingWriter):
             return effects + (self._schedule_resend(position, now_ns) if urgent else []), False
         self._failures.update(self._to_replace(position, hits, status, urgent))
         return effects, urgent
+
+    def _is_silent(self, position: int, bookie: BookieId) -> bool:
+        """Return True if the bookie failed and has answered nothing since. With delayed changes every append meets its failure again."""
+        failed_ns = self._failed_at.get(bookie)
+        return failed_ns is not None and self._progress.get(position, (-1, -1))[1] <= failed_ns
 
     def _mark_failed(self, position: int, hits: Hits) -> bool:
         """Return True if an entry failed that still needs the position: an uncommitted one, or any above the LAFR (G-2)."""
