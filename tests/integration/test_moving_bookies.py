@@ -5,20 +5,23 @@ Their ids stay. The clients are made once: what they know of addresses is theirs
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import bk_core
+from bk_core import cli
 from bk_core.bookie import apache
-from bk_core.errors import BookieUnavailableError, ReadError
+from bk_core.errors import BookieUnavailableError, OperationTimeoutError, ReadError, RecoveryFailedError
 from bk_core.protocol.ledger.metadata import LedgerState
 from tests.integration.conftest import APACHE_VERSION
 from tests.integration.patience import PATIENCE_S, until
-from tests.integration.shelves import Shelves
+from tests.integration.shelves import Lines, OwnLines, Shelves
 
 pytestmark = pytest.mark.apache
 ONE: Any = {"ensemble_size": 1, "write_quorum_size": 1, "ack_quorum_size": 1}
@@ -131,3 +134,53 @@ def test_all_that_is_under_way_goes_on_at_the_new_address(shelves: Shelves, clie
     finally:
         patient.close()
         elsewhere.close()
+
+
+def test_an_id_that_looks_like_the_address_of_another_bookie(tmp_path: Path) -> None:
+    """metadata.md 4.4: while its bookie is down, the other one is not asked in its place. It would deny all entries, and a recovery would
+    believe it and close the ledger without them."""
+
+    def lines(index: int) -> Lines:
+        return {"bookieId": "shelf-0" if index == 0 else f"127.0.0.1:{cluster_port(tmp_path)}"}
+
+    with OwnLines(tmp_path / "cluster", 2, lines) as cluster, bk_core.connect(cluster.uri, operation_timeout_s=20) as client:
+        odd = cluster.bookie_ids[1]
+        assert client.store.resolve(odd) == ("127.0.0.1", cluster.port(1)) != ("127.0.0.1", cluster.port(0))
+        assert odd == f"127.0.0.1:{cluster.port(0)}"
+        left = made_on(client, odd, ONE)
+        left.append_many([b"left"] * 10)
+        cluster.stop_bookie(1)
+        cluster.wait_unregistered(1)
+        with bk_core.connect(cluster.uri, operation_timeout_s=5) as other:
+            with pytest.raises((RecoveryFailedError, OperationTimeoutError)):
+                other.recover_ledger(left.ledger_id)
+            with pytest.raises(BookieUnavailableError, match="at the address in its id is bookie shelf-0"):
+                other.store.resolve(odd)
+        cluster.restart(1)
+        assert client.recover_ledger(left.ledger_id).read(0, 9) == [b"left"] * 10
+
+
+def cluster_port(directory: Path) -> int:
+    """The port of the first bookie, which is drawn before the second one is made."""
+    ports: list[int] = json.loads((directory / "cluster" / "cluster.json").read_text())["bookie_ports"]
+    return ports[0]
+
+
+def test_what_bk_says_of_a_bookie_that_is_down(shelves: Shelves, client: bk_core.BookKeeper, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its id tells no address, and its cookie tells that it exists."""
+
+    def bk(*arguments: str) -> list[dict[str, Any]]:
+        assert cli.run(["bookie", *arguments, "--uri", shelves.uri, "--json"]) in (0, 1)
+        return [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+
+    here = f"{shelves.host(1)}:{shelves.port(1)}"
+    (shown,) = bk("show", "shelf-1", "--no-ledgers")
+    assert (shown["state"], shown["probe"]["address"], shown["cookie"]["ledgerDirs"] != []) == ("writable", here, True)
+    shelves.stop_bookie(1)
+    shelves.wait_unregistered(1)
+    assert {one["bookie"]: (one["state"], one["address"]) for one in bk("ls")}["shelf-1"] == ("down", None)
+    (health,) = bk("health", "shelf-1")
+    assert (health["state"], health["problem"]) == ("down", "it is not registered")
+    shelves.restart(1)
+    (health,) = bk("health", "shelf-1")
+    assert (health["answer"], health["address"]) == ("answers", here)
