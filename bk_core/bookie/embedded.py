@@ -27,7 +27,9 @@ from bk_core.bookie.loop import BookieServer
 from bk_core.bookie.private import FILE_MODE, make_private
 from bk_core.bookie.refill import Refill, mark_losses
 from bk_core.bookie.replicas import ReplicaReader
+from bk_core.display.words import host_port
 from bk_core.errors import BkError, BookieIOError, InvalidArgumentError, NoClusterError
+from bk_core.metadata.service_info import is_ipv6
 from bk_core.metadata.store import MetadataStore, Registration
 from bk_core.metrics.bookie import ServerCounts
 from bk_core.metrics.snapshot import Metrics
@@ -88,6 +90,7 @@ class EmbeddedBookie:
 
     @property
     def bookie_id(self) -> str:
+        """The id, host and port. An address of IPv6 has no brackets, as in the ids of Apache's bookies."""
         return f"{self.host}:{self.port}"
 
     def metrics(self) -> Metrics:
@@ -227,7 +230,7 @@ class EmbeddedBookie:
             if host != kept[0] or port not in (0, kept[1]):
                 raise InvalidArgumentError(f"the bookie of {self._directory} is {kept[0]}:{kept[1]}, not {host}:{port}")
             port = kept[1]
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener = socket.socket(socket.AF_INET6 if is_ipv6(host) else socket.AF_INET, socket.SOCK_STREAM)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((host, port))
@@ -235,7 +238,7 @@ class EmbeddedBookie:
             listener.setblocking(False)
         except OSError as error:
             listener.close()
-            raise InvalidArgumentError(f"cannot listen on {host}:{port}: {error}") from error
+            raise InvalidArgumentError(f"cannot listen on {host_port(host, port)}: {error}") from error
         self.host, self.port = host, listener.getsockname()[1]
         self.counts.registry.of = f"bookie {self.bookie_id}"
         if kept is None:

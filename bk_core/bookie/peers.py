@@ -18,6 +18,7 @@ from bk_core.bookie.disk import JudgedDisk
 from bk_core.bookie.door import Door
 from bk_core.bookie.door_files import DoorFiles
 from bk_core.bookie.seldom import SeldomLines
+from bk_core.display.words import host_port
 from bk_core.errors import InvalidArgumentError, RemoteProtocolError
 from bk_core.metrics.bookie import ServerCounts
 from bk_core.net.tls_socket import TlsSocket
@@ -90,7 +91,7 @@ class Peers(JudgedDisk):
                 self._seldom.tell("accept", f"no connection can be accepted: {error}; trying again every {ACCEPT_PAUSE_S:g} s", 1)
                 self._accept_at = time.monotonic() + ACCEPT_PAUSE_S
                 return self._stop_listening()
-            self._admit(sock, f"{address[0]}:{address[1]}")
+            self._admit(sock, host_port(*address[:2]))
 
     def _admit(self, sock: socket.socket, peer: str) -> None:
         """Take a connection. If there are too many, another one makes room, or the new one is refused (BKE-6)."""

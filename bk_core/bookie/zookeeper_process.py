@@ -18,6 +18,7 @@ from bk_core.bookie.children import end, spawn
 from bk_core.bookie.java_files import java_environment, java_value
 from bk_core.bookie.ports import listens
 from bk_core.bookie.private import make_directory
+from bk_core.display.words import host_port
 from bk_core.errors import ZooKeeperProcessError
 
 MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
@@ -54,7 +55,8 @@ def find_jars() -> str:
 
 
 class ZooKeeperProcess:
-    """A standalone server on 127.0.0.1 with its data in ``directory``; the port is kept there and used again after a restart.
+    """A standalone server with its data in ``directory``; the port is kept there and used again after a restart. It listens on 127.0.0.1,
+    or on the ``clientPortAddress`` of its settings.
 
     Sessions may be as short as one second, so that the registrations of killed bookies go away quickly. On Linux the server dies with
     this process.
@@ -72,6 +74,7 @@ class ZooKeeperProcess:
         java_options: Sequence[str] = (),
     ) -> None:
         self._settings = dict(settings or {})
+        self._host = self._settings.get("clientPortAddress", "127.0.0.1")
         self._java_options = list(java_options)
         self._directory = Path(directory)
         self._port = port
@@ -87,7 +90,7 @@ class ZooKeeperProcess:
 
     @property
     def connect_string(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return host_port(self._host, self.port)
 
     @property
     def pid(self) -> int | None:
@@ -139,7 +142,7 @@ class ZooKeeperProcess:
         settings = {
             "dataDir": str(self._directory.resolve() / "data"),
             "clientPort": str(self._port),
-            "clientPortAddress": "127.0.0.1",
+            "clientPortAddress": self._host,
             "tickTime": "500",
             "minSessionTimeout": "1000",
             "maxSessionTimeout": "60000",
@@ -152,7 +155,8 @@ class ZooKeeperProcess:
             self._process = spawn([*command, str(configuration)], stdout=log, stderr=log, env=there)
         deadline = time.monotonic() + _START_TIMEOUT_S
         while self._process.poll() is None:
-            if _serves(self.port) and listens(self._process.pid, self.port):  # and not another server, while this one is about to fail
+            # it is this one, and not another server while this one is about to fail
+            if _serves(self._host, self.port) and listens(self._process.pid, self.port):
                 return True
             if time.monotonic() > deadline:
                 self.kill()
@@ -178,10 +182,10 @@ def _free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def _serves(port: int) -> bool:
+def _serves(host: str, port: int) -> bool:
     """Return True if the server answers the four-letter word ``srvr`` with its mode, which it does only when it takes sessions."""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
+        with socket.create_connection((host, port), timeout=2) as connection:
             connection.sendall(b"srvr")
             answer = b""
             while chunk := connection.recv(4096):

@@ -128,8 +128,8 @@ class BookieLink(ConnectingLink):
 
     def renamed(self, name: tuple[str, int], found: Sequence[Address]) -> bool:
         """Learn that the bookie's ``name``, a host and a port, has the addresses ``found``. Return True if the link is connected to another
-        one, which is where the bookie was before (LINK-4)."""
-        if not self._connected or self.address != name or not found or self._target in found:
+        one, or tries it, which is where the bookie was before (LINK-4)."""
+        if self._socket is None or self.address != name or not found or self._target in found:
             return False
         self._drop(Status.UNAVAILABLE, f"{name[0]} has another address now", backoff=False)
         return True

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import queue
 import socket
+import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 import bk_core
 from bk_core.metadata.memory import MemoryStore
 from bk_core.metadata.store import Registration
+from bk_core.net.connecting import CONNECT_TIMEOUT_NS
 from bk_core.net.link import BookieLink
 from bk_core.protocol.wire.messages import ReadRequest, Status
 from tests.integration.patience import until
@@ -46,6 +49,23 @@ class World:
         return self.link._connected and self.link._target is not None and self.link._target[3][0] == host
 
 
+@contextmanager
+def black_hole(host: str, port: int) -> Iterator[None]:
+    """An address that takes no connection and refuses none: its queue is full, and the kernel drops what comes."""
+    with ExitStack() as held:
+        listener = held.enter_context(socket.socket())
+        listener.bind((host, port))
+        listener.listen(0)
+        while True:
+            probe = held.enter_context(socket.socket())
+            probe.settimeout(0.3)
+            try:
+                probe.connect((host, port))
+            except TimeoutError:
+                break
+        yield
+
+
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     real, hosts = socket.getaddrinfo, ["127.0.0.2"]
@@ -72,6 +92,21 @@ def test_a_bookie_that_is_registered_again_is_looked_for_where_its_name_leads(wo
     world.register_again()
     until(lambda: world.is_at("127.0.0.3"), "the connection still leads to where the bookie was")
     assert world.answers.empty()
+
+
+def test_a_connection_that_is_being_made_to_where_it_was_is_given_up(world: World) -> None:
+    """LINK-4: at a black hole, to which no connection is refused, a new attempt would begin when the time of this one is over."""
+    with black_hole("127.0.0.4", world.port):
+        world.hosts[:] = ["127.0.0.4"]
+        world.ask()
+        until(lambda: bool(world.client._session._links) and world.link._socket is not None, "no connection is tried")
+        world.hosts[:] = ["127.0.0.3"]
+        began = time.monotonic()
+        world.register_again()
+        assert world.answers.get(timeout=20) is Status.UNAVAILABLE  # whoever waits asks again
+        world.ask()
+        until(lambda: world.is_at("127.0.0.3"), "no connection is made to where the bookie is")
+        assert time.monotonic() - began < CONNECT_TIMEOUT_NS / S / 2
 
 
 @pytest.mark.parametrize("hosts", [["127.0.0.2"], ["127.0.0.9", "127.0.0.2"], []], ids=["same", "one more", "unknown"])
