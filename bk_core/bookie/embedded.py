@@ -27,9 +27,8 @@ from bk_core.bookie.loop import BookieServer
 from bk_core.bookie.private import FILE_MODE, make_private
 from bk_core.bookie.refill import Refill, mark_losses
 from bk_core.bookie.replicas import ReplicaReader
-from bk_core.display.words import host_port
+from bk_core.display.words import host_port, is_ipv6
 from bk_core.errors import BkError, BookieIOError, InvalidArgumentError, NoClusterError
-from bk_core.metadata.service_info import is_ipv6
 from bk_core.metadata.store import MetadataStore, Registration
 from bk_core.metrics.bookie import ServerCounts
 from bk_core.metrics.snapshot import Metrics

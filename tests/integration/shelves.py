@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -59,11 +60,11 @@ class Shelves(OwnLines):
     """Bookies ``shelf-0``, ``shelf-1``, ... at addresses of 127/8 which nobody else uses. Each can go away without a word, as a machine
     that loses its network does, and come back with its data at another address."""
 
-    def __init__(self, directory: Path, bookies: int, *, lines: Lines | None = None, zookeeper: str | None = None) -> None:
+    def __init__(self, directory: Path, bookies: int, *, lines: Lines | None = None, java: tuple[str, ...] = ()) -> None:
         self._moves = [0] * bookies
         self._ghosts: list[ApacheBookie] = []
         self._more = lines or {}
-        super().__init__(directory, bookies, self._lines, zookeeper=zookeeper)
+        super().__init__(directory, bookies, self._lines, java=java)
 
     def host(self, index: int) -> str:
         """The address of bookie ``index``: another one after each move."""
@@ -93,3 +94,24 @@ class Shelves(OwnLines):
         for ghost in self._ghosts:
             ghost.kill()
         super()._stop_bookies()
+
+
+class NamedShelves(Shelves):
+    """The same bookies, registered by names that stay, as the pods of a StatefulSet are. ``addresses`` holds where the names lead, for the
+    test to resolve; the bookies have a file of hosts."""
+
+    def __init__(self, directory: Path, bookies: int, addresses: dict[str, str], *, lines: Lines | None = None) -> None:
+        directory.mkdir(parents=True)
+        self._hosts = directory / "hosts"
+        self._addresses = addresses
+        super().__init__(directory, bookies, lines=lines, java=(f"-Djdk.net.hosts.file={self._hosts}",))
+
+    def name(self, index: int) -> str:
+        """The name of bookie ``index``, with which its id begins."""
+        return f"shelf-{index}.shelves.example"
+
+    def _lines(self, index: int) -> Lines:
+        self._addresses[self.name(index)] = self.host(index)
+        known = {"localhost": "127.0.0.1", socket.gethostname(): "127.0.0.1", **self._addresses}
+        self._hosts.write_text("".join(f"{address} {name}\n" for name, address in known.items()))
+        return {**super()._lines(index), "bookieId": None, "advertisedAddress": self.name(index)}
