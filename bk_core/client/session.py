@@ -237,15 +237,19 @@ class Session:
             self.racks.bookies_changed({*view.writable, *view.readonly})
         before, self._view = self._view, view
         were, are = {*before.writable, *before.readonly}, {*view.writable, *view.readonly}
-        self.reactor.post(partial(self._tell_of_bookies, were - are, are - were))
+        came = frozenset(view.writable).difference(before.writable)
+        self.reactor.post(partial(self._tell_of_bookies, were - are, are - were, came))
 
-    def _tell_of_bookies(self, gone: Iterable[BookieId], back: Collection[BookieId]) -> None:
+    def _tell_of_bookies(self, gone: Iterable[BookieId], back: Collection[BookieId], came: frozenset[BookieId]) -> None:
+        """Tell all whom it concerns that registrations are ``gone`` or ``back``, and that bookies ``came`` which may be written to."""
         self._refusals.over(*gone)
         self._suspects.probe()
         self._look_for_moved()
         self._look_names_up(back)
+        for link in [link for key, link in self._links.items() if key[0] in came]:
+            link.returned()
         for driver in tuple(self._on_bookies):
-            driver.feed(BookiesChanged())
+            driver.feed(BookiesChanged(came))
 
     def tell_of_bookies(self, driver: Informed, wanted: bool) -> None:
         """Start or stop telling a writer about changes of the registry (G-10). Reactor thread."""

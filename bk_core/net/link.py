@@ -134,6 +134,14 @@ class BookieLink(ConnectingLink):
         self._drop(Status.UNAVAILABLE, f"{name[0]} has another address now", backoff=False)
         return True
 
+    def returned(self) -> None:
+        """Learn that the bookie has registered anew: the next attempt to connect waits for no pause that its absence has made (LINK-7)."""
+        self._backoff_ns = BACKOFF_FIRST_NS
+        self._blocked_until_ns = 0
+        if self._reconnect is not None:
+            self._reconnect.cancel()
+            self._connect_again()
+
     def close(self) -> None:
         self._closed = True
         self._check.cancel()

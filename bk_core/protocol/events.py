@@ -100,7 +100,10 @@ class MetadataChanged:
 
 @dataclass(frozen=True, slots=True)
 class BookiesChanged:
-    """Bookies registered or left. A ledger that waits for a replacement then looks again (G-10)."""
+    """Bookies registered or left; those that ``came`` are registered as writable and were not before. A ledger that waits for a replacement
+    then looks again (G-10)."""
+
+    came: frozenset[BookieId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

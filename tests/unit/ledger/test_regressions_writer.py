@@ -248,3 +248,13 @@ def test_r37_ensemble_changes_are_bounded_and_dead_bookies_are_not_swapped_for_o
     script = WriterScript(bookies="abcd").append("t")
     script.stored(script.lose("b").write).lose("d")
     assert script.failed == [("t", NotEnoughBookiesError)]
+
+
+def test_r37_a_bookie_that_was_restarted_is_a_candidate_at_once() -> None:
+    """EC-6: it has registered anew since it failed. In a rolling restart it may be the only one that is left; another that came is none of
+    its business."""
+    script = WriterScript(bookies="abcd").append("t")
+    script.stored(script.lose("b").write)
+    script.feed(BookiesChanged(frozenset("xc")))
+    script.feed(BookiesChanged(frozenset("b")))
+    assert script.lose("d").write.metadata.last_fragment.ensemble == ("a", "b", "c")

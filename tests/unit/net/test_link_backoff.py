@@ -34,3 +34,29 @@ def test_the_pause_grows_while_nothing_is_heard() -> None:
         finally:
             reactor.post(link.close)
             reactor.close()
+
+
+def test_a_bookie_that_registers_anew_is_connected_to_at_once() -> None:
+    """LINK-7: the pause that its absence has made is over, however long it was, for what waits and for what comes."""
+    reactor, answers = Reactor(), queue.SimpleQueue[Status]()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(PATIENCE_S)
+        address = listener.getsockname()
+        made: queue.SimpleQueue[BookieLink] = queue.SimpleQueue()
+
+        def make() -> None:
+            link = BookieLink(reactor, "bookie", "v2", lambda bookie, then: then(address, ""), 1 << 20)
+            link._blocked_until_ns, link._backoff_ns = reactor.now_ns() + 3600 * S, 3600 * S
+            link.request(ReadRequest(0, 1, 0), 7200 * S, lambda status, _: answers.put(status))
+            made.put(link)
+
+        reactor.post(make)
+        link = made.get(timeout=PATIENCE_S)
+        try:
+            reactor.post(link.returned)
+            with listener.accept()[0] as peer:
+                assert peer.recv(4096)
+            assert link._backoff_ns < 3600 * S
+        finally:
+            reactor.post(link.close)
+            reactor.close()

@@ -164,8 +164,13 @@ class GuaranteeingWriter(CountingWriter):
 
     # --- candidates --------------------------------------------------------------------------------------------------
 
+    def _forgive(self, came: Iterable[BookieId]) -> None:
+        """Take bookies that have registered anew for candidates again: they were restarted since they failed (EC-6)."""
+        for bookie in came:
+            self._failed_at.pop(bookie, None)
+
     def _bookies_to_avoid(self, now_ns: int) -> list[BookieId]:
-        """Return the bookies that failed a moment ago. They are no candidates, because two dead ones would be swapped for one another for
-        ever otherwise (R37)."""
+        """Return the bookies that failed a moment ago and have not registered since. They are no candidates, because two dead ones would be
+        swapped for one another for ever otherwise (R37)."""
         failed = [b for b, at in self._failed_at.items() if now_ns - at < self._limits.add_timeout_ns]
         return [*failed, *(staging.candidate for staging in self._staging.values())]

@@ -180,7 +180,8 @@ class LedgerWriter(ConfirmingWriter):
             case BytesDrained(bookie, at_ns):
                 self._moved_out[bookie] = at_ns
                 return []
-            case BookiesChanged():
+            case BookiesChanged(came):
+                self._forgive(came)
                 return self._look_again(now_ns)
             case _:
                 return []
