@@ -16,6 +16,8 @@ from bk_core.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from bk_core.metadata.underreplication import Mark, UnderreplicationStore
 
+DELAY_MAX_S = 2**31 - 1  # Apache's auditor reads an int
+
 
 @click.group()
 def cluster() -> None:
@@ -75,12 +77,14 @@ def info(uri: str, protocol: str, as_json: bool) -> None:
 
 @cluster.command("autorecovery")
 @click.argument("switch", type=click.Choice(["on", "off", "status"]), default="status")
+@click.option("--delay", type=click.IntRange(0, DELAY_MAX_S), help="Store the seconds that a bookie is away before it is lost; 0 for none.")
 @click.option("--marks", is_flag=True, help="Also list the ledgers that are marked as under-replicated, with their lost bookies.")
 @cluster_options
-def autorecovery(switch: str, marks: bool, uri: str, protocol: str, as_json: bool) -> None:
+def autorecovery(switch: str, delay: int | None, marks: bool, uri: str, protocol: str, as_json: bool) -> None:
     """Switch auto-recovery on or off for the whole cluster, Apache's and `bk autorecovery`, or show how it stands.
 
-    Switch it off while bookies restart one after the other: else the auditor copies what comes back. `bk ledger repair` works either way.
+    Switch it off while bookies restart one after the other: else the auditor copies what comes back. Or store a --delay, which is for the
+    whole cluster, too: a bookie that is back within it costs no copies. `bk ledger repair` works either way.
 
     --json: on, changed, auditor, delaySeconds; with --marks a line for each marked ledger before it: ledger, bookies, markedMs, lockedBy.
     """
@@ -90,20 +94,23 @@ def autorecovery(switch: str, marks: bool, uri: str, protocol: str, as_json: boo
         check_served(client.store)
         found = client.store.underreplication()
         changed = switch != "status" and found.set_disabled(switch == "off")
-        told, auditor, delay = not found.is_disabled(), found.auditor(), found.recovery_delay_s()
+        if delay is not None:
+            found.set_recovery_delay(delay)
+        told, auditor, waits_s = not found.is_disabled(), found.auditor(), found.recovery_delay_s()
         listed = [(mark, found.lock_holder(mark.ledger_id)) for mark in _marks(found)] if marks else []
     if as_json:
         for mark, holder in listed:
             at = {"markedMs": mark.created_ms, "lockedBy": holder}
             say_json({"ledger": mark.ledger_id, "bookies": list(mark.replicas), **at})
-        say_json({"on": told, "changed": changed, "auditor": auditor, "delaySeconds": delay})
+        say_json({"on": told, "changed": changed, "auditor": auditor, "delaySeconds": waits_s})
         return
     if marks:
         rows = [(str(mark.ledger_id), "  ".join(mark.replicas), when(mark.created_ms), holder) for mark, holder in listed]
         say_table(["#ledger", "lost bookies", "marked (UTC)", "being copied by"], rows)
         click.echo(counted(len(listed), "marked ledger"))
     runs = "nobody runs it" if auditor is None else f"auditor {auditor}"
-    click.echo(f"auto-recovery is {'on' if told else 'off'}{' now' if changed else ''}; {runs}")
+    waits = f"; a bookie is lost after {counted(waits_s, 'second')}" if waits_s else ""
+    click.echo(f"auto-recovery is {'on' if told else 'off'}{' now' if changed else ''}; {runs}{waits}")
 
 
 def _marks(found: UnderreplicationStore) -> Iterator[Mark]:

@@ -99,6 +99,9 @@ class UnderreplicationStore(Protocol):
     def recovery_delay_s(self) -> int | None:
         """Return the seconds that an auditor waits for a lost bookie; None where nobody has set them, which is 0."""
 
+    def set_recovery_delay(self, seconds: int) -> None:
+        """Store the seconds that auditors wait for a lost bookie, Apache's and ours. 0 has them wait for none."""
+
     def checked_ms(self) -> int | None:
         """Return the time at which an auditor last looked at all ledgers, in milliseconds since 1970; None if none ever did."""
 
@@ -280,7 +283,10 @@ class MemoryUnderreplication:
                 self._state.votes.remove(candidate)
 
     def recovery_delay_s(self) -> int | None:
-        return None
+        return self._state.recovery_delay_s
+
+    def set_recovery_delay(self, seconds: int) -> None:
+        self._state.recovery_delay_s = seconds
 
     def checked_ms(self) -> int | None:
         return self._state.checked_ms
@@ -306,7 +312,7 @@ class MemoryUnderreplication:
 
 
 class MemoryUnderreplicationState:
-    __slots__ = ("checked_ms", "disabled", "guard", "locks", "marks", "votes")
+    __slots__ = ("checked_ms", "disabled", "guard", "locks", "marks", "recovery_delay_s", "votes")
 
     def __init__(self) -> None:
         self.guard = threading.Lock()
@@ -315,6 +321,7 @@ class MemoryUnderreplicationState:
         self.disabled = False
         self.votes: list[_MemoryCandidate] = []
         self.checked_ms: int | None = None
+        self.recovery_delay_s: int | None = None
 
 
 class _MemoryCandidate:

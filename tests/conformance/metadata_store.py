@@ -237,6 +237,9 @@ def _check_underreplication(one: MetadataStore, two: MetadataStore, open_store: 
     assert mine.set_disabled(True) and other.is_disabled() and not other.set_disabled(True)
     assert other.set_disabled(False) and not mine.is_disabled() and not mine.set_disabled(False)
     assert mine.auditor() is None and mine.recovery_delay_s() is None
+    for seconds in (300, 0, 86_400):
+        mine.set_recovery_delay(seconds)
+        assert other.recovery_delay_s() == seconds
     _check_candidates(mine, other, open_store)
     assert mine.checked_ms() is None
     for now_ms in (1, 127, 128, 1_800_000_000_000):

@@ -126,6 +126,8 @@ def test_underreplication_nodes_are_apaches(zookeeper: ZooKeeperProcess, root: s
     assert marks.auditor() == "b1:3181"
     client.create(f"{base}/lostBookieRecoveryDelay", b"300")
     assert marks.recovery_delay_s() == 300
+    marks.set_recovery_delay(45)
+    assert client.get(f"{base}/lostBookieRecoveryDelay")[0] == b"45"
     assert store.layout() == "hierarchical"
     client.delete(f"{root}/LAYOUT")
     assert store.layout() is None

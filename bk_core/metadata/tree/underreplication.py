@@ -211,14 +211,19 @@ class TreeUnderreplication:
         except NoNodeError:
             return None
 
+    def set_recovery_delay(self, seconds: int) -> None:
+        self._write_over(f"{self._root}/{layout.DELAY}", str(seconds).encode())
+
     def note_checked(self, now_ms: int) -> None:
-        """Write the time over what is there: two auditors would write nearly the same."""
-        path = f"{self._root}/{layout.CHECKED}"
+        self._write_over(f"{self._root}/{layout.CHECKED}", layout.encode_time(now_ms))
+
+    def _write_over(self, path: str, data: bytes) -> None:
+        """Write over what is there: of two who write, the last one counts."""
         self._nodes.make_parents(path, self._root)
         for _ in range(_TRIES_MAX):
             try:
                 self._nodes.ensure(path)
-                self._nodes.set(path, layout.encode_time(now_ms), self._nodes.get(path).version)
+                self._nodes.set(path, data, self._nodes.get(path).version)
                 return
             except (VersionConflictError, NoNodeError):
                 continue

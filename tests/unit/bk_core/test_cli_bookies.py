@@ -63,6 +63,11 @@ def test_the_switch_of_auto_recovery(bk: Bk, client: bk_core.BookKeeper) -> None
     assert status["on"] is False
     assert "b1:3181  b2:3181" in bk("autorecovery", "status", "--marks", group="cluster")
     assert bk.json("autorecovery", "on", group="cluster")[0]["changed"] is True
+    assert bk.json("autorecovery", "--delay", "300", group="cluster")[0]["delaySeconds"] == 300
+    assert "a bookie is lost after 300 seconds" in bk("autorecovery", group="cluster")
+    assert bk.json("info", group="cluster")[0]["autorecovery"]["delaySeconds"] == 300
+    assert bk.json("autorecovery", "--delay", "0", group="cluster")[0]["delaySeconds"] == 0
+    bk("autorecovery", "--delay", str(1 << 31), group="cluster", status=2)
     assert not client.store.underreplication().is_disabled()
 
 
