@@ -113,7 +113,7 @@ def judge_bookies(
         if bookie in cookies:
             yield from _judge_cookie(client, bookie, instance)
         if state == READ_ONLY and bookie in cookies:  # without a cookie it has made itself so
-            yield _read_only(bookie, probes.get(bookie))
+            yield _read_only(bookie, probes.get(bookie), _ledger_directories(client, bookie))
         if bookie in probes and state != DOWN:
             yield from _judge_probe(probes[bookie], named.get(bookie, 0))
     yield from _judge_mix(probes)
@@ -148,11 +148,27 @@ def _down(bookie: BookieId, named: int, forgetting: str) -> Finding:
     return Finding("bookie-down", what, advice, f"bk bookie decommission {bookie}{forgetting}", bookies=(bookie,))
 
 
-def _read_only(bookie: BookieId, probe: BookieProbe | None) -> Finding:
+def _ledger_directories(client: BookKeeper, bookie: BookieId) -> int:
+    """Return the number of directories for ledgers in the cookie of a bookie, 1 if it cannot be understood."""
+    try:
+        return len(decode_cookie(client.store.read_cookie(bookie).data).ledger_dirs)
+    except (NoNodeError, MetadataFormatError):
+        return 1
+
+
+def _read_only(bookie: BookieId, probe: BookieProbe | None, directories: int) -> Finding:
     used = None if probe is None else probe.used
     if used is not None and used >= NEARLY_FULL:
         why = f": {used:.0%} of its disks are used"
         advice = "delete ledgers, trim logs, or give it more disk; it becomes writable by itself"
+        command = f"bk bookie show {bookie}"
+    elif directories > 1:  # by default it stops at the first that is full, and it tells of all together
+        why = "" if used is None else f"; {used:.0%} of its disks are used, all together"
+        advice = (
+            f"one of its {directories} ledger directories is full or failed, or an operator made it so: look at the disks of its host and "
+        )
+        advice += "at its log; with room it becomes writable by itself; if an operator made it so, "
+        advice += f"`bk bookie read-only {bookie} off` puts it back"
         command = f"bk bookie show {bookie}"
     elif probe is not None and probe.free_bytes is not None and probe.free_bytes < LITTLE_BYTES:
         why = f": only {disk_size(probe.free_bytes)} are free on its disks"

@@ -18,7 +18,7 @@ from bk_core.client.doctor.bookies import READ_ONLY, judge_bookies
 from bk_core.client.doctor.findings import CODES, Finding
 from bk_core.client.doctor.probe import BookieProbe
 from bk_core.client.log.intents import Intent, intent_here, record_intent
-from bk_core.metadata.cookies import decode_cookie, encode_cookie
+from bk_core.metadata.cookies import Cookie, decode_cookie, encode_cookie
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from tests.unit.bk_core.conftest import Bk
@@ -365,6 +365,16 @@ def test_why_a_bookie_is_read_only(client: bk_core.BookKeeper, total: int, free:
     (finding,) = (one for one in judge_bookies(client, {"b:1": READ_ONLY}, {"b:1": probe}, {}) if one.code == "bookie-read-only")
     assert finding.what == f"bookie b:1 is read-only{said}" and finding.command == command
     assert ("becomes writable by itself" in finding.advice) is (command == "bk bookie show b:1")
+
+
+def test_a_bookie_with_several_disks_may_be_read_only_for_one_that_is_full(client: bk_core.BookKeeper) -> None:
+    """It tells how much is used of all of them together, which says nothing of one."""
+    probe = BookieProbe("b:1", "answers", total_bytes=100 << 30, free_bytes=60 << 30)
+    cookie = Cookie("b:1", ("/j",), ("/first", "/second"), None)
+    client.store.write_cookie("b:1", encode_cookie(cookie), None)
+    (finding,) = (one for one in judge_bookies(client, {"b:1": READ_ONLY}, {"b:1": probe}, {}) if one.code == "bookie-read-only")
+    assert finding.what == "bookie b:1 is read-only; 40% of its disks are used, all together"
+    assert finding.advice.startswith("one of its 2 ledger directories is full or failed") and finding.command == "bk bookie show b:1"
 
 
 def test_what_people_read_fits_into_a_terminal(bk: Bk, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
