@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,3 +67,30 @@ def test_without_one_it_cannot_be_told(apache_cluster: LocalCluster, capfd: pyte
     bookie = apache_cluster.bookie_ids[0]
     assert cli.run(["bookie", "read-only", bookie, "on", "--uri", apache_cluster.uri]) == 1
     assert "httpServerEnabled=true" in capfd.readouterr().err
+
+
+def test_without_one_a_bookie_starts_read_only_by_its_configuration(tmp_path: Path) -> None:
+    """``forceReadOnlyBookie``: it serves what it has, and takes no new ledgers until it starts without that line."""
+    try:
+        settings = quick_java.bookies(APACHE_VERSION)
+    except BookieUnavailableError as error:
+        pytest.skip(str(error))
+    sizes: Any = {"ensemble_size": 1, "write_quorum_size": 1, "ack_quorum_size": 1}
+    with (
+        quick_java.apache_cluster(1, tmp_path, APACHE_VERSION, settings) as cluster,
+        bk_core.connect(cluster.uri, limits=PATIENT) as client,
+    ):
+        with client.create_ledger(**sizes) as ledger:
+            ledger.append(b"x")
+        (bookie,) = cluster.bookie_ids
+        cluster.stop_bookie(0)
+        configuration = tmp_path / "bookie-0" / "conf" / "bookie.conf"
+        before = configuration.read_text()
+        configuration.write_text(f"{before}forceReadOnlyBookie=true\n")
+        cluster._bookies[0].start()  # it is ready when it is registered as writable, which it never is
+        assert eventually(lambda: bookie in client.store.bookies().readonly, 60)
+        with client.open_ledger(ledger.ledger_id) as reader:
+            assert reader.read(0, 0) == [b"x"]
+        configuration.write_text(before)
+        cluster.restart(0)
+        assert client.store.bookies().writable == (bookie,)
