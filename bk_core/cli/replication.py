@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import click
@@ -95,15 +95,17 @@ def check(
     """Find replicas of entries that are missing or corrupt. Exit status 1 if anything is not good. It only reads, and never fences.
 
     A fragment that is still being written (the last one of an unclosed ledger) is not judged entry by entry. --password and --digest are
-    used where a ledger's metadata stores none.
+    used where a ledger's metadata stores none. A bookie that does not admit this client says nothing about its copies: their state is
+    unknown, and standard error says what is missing from the URI.
 
-    --json: ledger, good, full, state, openTailLost (bookies), unsealed, digestNote, fragments (firstEntryId, lastEntryId, replicas). A
-    replica has position, bookie, registered, good, checked, missing, corrupt and unreadable (first and last of each range of entries),
-    noAnswer.
+    --json: ledger, good, status (good, damaged or unknown), notAdmitting (bookies), full, state, openTailLost (bookies), unsealed,
+    digestNote, fragments (firstEntryId, lastEntryId, replicas). A replica has position, bookie, registered, good, checked, missing, corrupt
+    and unreadable (first and last of each range of entries), noAnswer.
     """
     options = {"full": full, "bytes_per_second": bytes_per_second(rate), **_access(password, digest)}
     shown: _Shown[LedgerReport] = _Shown()
-    checked = bad = 0
+    checked = bad = unknown = 0
+    refused: set[str] = set()
     with connected(uri, protocol) as client, watched() as show:
         for chosen in _chosen(client, ledger_id, everything):
             try:
@@ -119,20 +121,31 @@ def check(
                 click.echo(about(f"ledger {chosen}", error), err=True)
                 continue
             checked += 1
-            bad += not report.is_good
+            bad += report.status == "damaged"
+            unknown += report.status == "unknown"
+            refused |= {*report.not_admitting}
             if as_json:
                 say_json(display.check_facts(report))
             elif not (everything and report.is_good and not any(display.check_notes(report))):
                 shown.add(report)  # of thousands only those that are not good, or have a note
         gone = _listed_and_gone(client) if everything else []
+        _note_refused(client, refused)
     if not as_json:
         _say_checks(shown.reports, everything)
         shown.say_left_out("with replicas that are not good, or with a note")
         how = "every entry of every replica" if full else "first and last entry of every replica"
-        click.echo(f"{counted(checked, 'ledger')} checked ({how}): {bad:,} in need of repair")
+        left = f", {unknown:,} unknown: this client is not admitted" if unknown else ""
+        click.echo(f"{counted(checked, 'ledger')} checked ({how}): {bad:,} in need of repair{left}")
     for line in gone:
         click.echo(line, err=True)
-    return 1 if bad or gone else 0
+    return 1 if bad or unknown or gone else 0
+
+
+def _note_refused(client: BookKeeper, refused: Collection[str]) -> None:
+    if refused:
+        from bk_core.client.doctor.admission import refusal_told
+
+        click.echo(refusal_told(client, refused), err=True)
 
 
 def _listed_and_gone(client: BookKeeper) -> list[str]:
@@ -196,7 +209,7 @@ def repair(
     metadata stores none.
 
     --json: ledger, complete, moved (firstEntryId, position, from, to, entries), filledIn (firstEntryId, position, bookie, entries),
-    recovered, sealed, lockedBy, deleted, openTailLost (bookies), problems, entriesCopied, bytesCopied.
+    recovered, sealed, lockedBy, deleted, openTailLost (bookies), problems, notAdmitting (bookies), entriesCopied, bytesCopied.
     """
     from bk_core.client.repair.jobs import check_known
 
@@ -211,6 +224,7 @@ def repair(
     }
     shown: _Shown[RepairReport] = _Shown()
     looked_at = changed = entries = size = incomplete = 0
+    refused: set[str] = set()
     with connected(uri, protocol) as client, watched() as show:
         chosen = _chosen(client, ledger_id, everything)
         for bookie in lost:
@@ -221,10 +235,12 @@ def repair(
             changed += report.changed
             entries, size = entries + report.entries_copied, size + report.bytes_copied
             incomplete += not report.is_complete
+            refused |= report.not_admitting
             if as_json:
                 say_json(display.repair_facts(report))
             elif report.changed or any(display.repair_notes(report)):
                 shown.add(report)
+        _note_refused(client, refused)
     if not as_json:
         _say_repairs(shown.reports)
         shown.say_left_out("that were changed, or have a note")
@@ -334,6 +350,7 @@ def decommission(
             on_progress=show,
             **_access(password, digest),
         )
+        _note_refused(client, {bookie for repaired in report.repairs for bookie in repaired.not_admitting})
     if as_json:
         for repaired in report.repairs:
             say_json(display.repair_facts(repaired))

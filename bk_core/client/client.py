@@ -588,12 +588,12 @@ class BookKeeper(LooksInside, StaysHere):
 
         ``options`` are the settings. ``audits`` and ``repairs`` choose the parts: to mark what lost bookies had, and to repair what is
         marked. ``on_event`` is called on those threads with each RecoveryEvent. ``repair`` are fields of RepairOptions by name. Raises
-        InvalidArgumentError.
+        InvalidArgumentError; ``start`` raises BookieSecurityError if all bookies that answer refuse this client.
 
         >>> with client.auto_recovery(AutoRecoveryOptions(workers=4)):
         ...     stopped.wait()
 
-        Rules: RR-16, RR-17, RR-18.
+        Rules: RR-16, RR-17, RR-18, RR-19.
         """
         from bk_core.client.repair.autorecovery import AutoRecovery
         from bk_core.client.repair.report import repair_options

@@ -49,6 +49,8 @@ def _shown(found: EntryRanges) -> str | None:
 def _state(replica: ReplicaReport) -> str:
     if not replica.registered:
         return "bookie is gone"
+    if replica.is_refused:
+        return "unknown (not admitted)"
     if replica.silent is not None:
         return f"no answer ({replica.silent.name.lower().replace('_', ' ')})"
     if not replica.is_good:
@@ -74,6 +76,8 @@ def check_facts(report: LedgerReport) -> dict[str, Any]:
     return {
         "ledger": report.ledger_id,
         "good": report.is_good,
+        "status": report.status,
+        "notAdmitting": list(report.not_admitting),
         "full": report.full,
         "state": report.metadata.state.name,
         "openTailLost": list(report.open_tail_lost),
@@ -106,7 +110,8 @@ def _replica_facts(replica: ReplicaReport) -> dict[str, Any]:
 
 def check(report: LedgerReport) -> list[Table | str]:
     """Return the check of one ledger: its replicas, notes, and the verdict."""
-    verdict = f"ledger {report.ledger_id} is good" if report.is_good else f"ledger {report.ledger_id} is in need of repair"
+    told = {"good": "is good", "damaged": "is in need of repair", "unknown": "could not be looked at: bookies do not admit this client"}
+    verdict = f"ledger {report.ledger_id} {told[report.status]}"
     return [replicas([report]), *check_notes(report), verdict]
 
 
@@ -154,6 +159,7 @@ def repair_facts(report: RepairReport) -> dict[str, Any]:
         "deleted": report.deleted,
         "openTailLost": list(report.open_tail_lost),
         "problems": report.problems,
+        "notAdmitting": sorted(report.not_admitting),
         "entriesCopied": report.entries_copied,
         "bytesCopied": report.bytes_copied,
     }

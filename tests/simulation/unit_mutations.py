@@ -129,6 +129,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "True",
         "test_the_writer_of_an_open_ledger_has_its_time_once",
     ),
+    _of(_AUDITING, "RR-19", "admitting > 0 or refusing == 0", "True", "test_a_client_that_all_refuse_does_not_begin"),
     _of(_SHORTAGE, "SES-10", "self._at_ns < since_ns or ", "", "test_only_what_failed_meanwhile_is_explained_by_it"),
     _of(
         _REACH,

@@ -39,8 +39,8 @@ class BookieProbe:
     program, or one that hangs up); ``problem`` says more unless it answers.
 
     ``connect_ns`` is the time that a connection took, ``round_trips_ns`` the times of single requests by protocol. ``total_bytes`` and
-    ``free_bytes`` are those of its ledger disks; ``batch_reads`` tells if it has batch reads, as releases from 4.17 on do. None stands for
-    what is not known.
+    ``free_bytes`` are those of its ledger disks; ``batch_reads`` tells if it has batch reads, as releases from 4.17 on do. ``refusal`` is
+    the class of the error with which this client was not admitted. None stands for what is not known.
     """
 
     bookie: BookieId
@@ -52,6 +52,7 @@ class BookieProbe:
     total_bytes: int | None = None
     free_bytes: int | None = None
     batch_reads: bool | None = None
+    refusal: type[BookieSecurityError] | None = None
 
     @property
     def answers(self) -> bool:
@@ -103,7 +104,7 @@ class _Probing:
         except ConnectionRefusedError:
             return BookieProbe(self._bookie, REFUSES, "nothing listens there", address)
         except BookieSecurityError as error:
-            return BookieProbe(self._bookie, NOT_ADMITTED, str(error.args[0]), address)
+            return BookieProbe(self._bookie, NOT_ADMITTED, str(error.args[0]), address, refusal=type(error))
         except TimeoutError:
             return BookieProbe(self._bookie, SILENT, f"no answer within {self._timeout_s:g} s", address)
         except socket.gaierror as error:

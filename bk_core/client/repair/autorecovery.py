@@ -1,7 +1,7 @@
 """Re-replication that runs by itself: an auditor that marks what lost bookies had, and workers that repair what is marked.
 
 The marks, the locks and the vote for the auditor are Apache's own (docs/metadata.md 1.4), so this runs beside Apache's auto-recovery, or
-instead of it. ``bk_core/protocol/ledger/replication/auditing.py`` decides (RR-16 to RR-18); here are the threads, the store and the clock.
+instead of it. ``bk_core/protocol/ledger/replication/auditing.py`` decides (RR-16 to RR-19); here are the threads, the store and the clock.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from bk_core.arguments import POSITIVE, SECONDS, check_fields, settings
+from bk_core.client.doctor.admission import check_admitted
 from bk_core.client.inspect import found_ledgers
 from bk_core.client.repair.jobs import check_ledger, repair_ledger
 from bk_core.client.repair.report import LedgerReport, RepairOptions, RepairReport
@@ -32,7 +33,7 @@ from bk_core.errors import (
 from bk_core.metadata.store import BookieView, MetadataStore, Watch
 from bk_core.metadata.underreplication import Candidate
 from bk_core.protocol.ledger.metadata import BookieId
-from bk_core.protocol.ledger.replication import Ended, LostBookies, RepairQueue
+from bk_core.protocol.ledger.replication import CHECK_AGAIN_NS, Ended, LostBookies, RepairQueue
 from bk_core.threads import Flag, mark_own
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ class AutoRecovery:
         self._queue = RepairQueue(int(self._options.grace_s * NS))
         self._is_elected = False
         self._is_off = False
+        self._check_again_ns = 0  # no look at all ledgers begins before
         self._threads: list[threading.Thread] = []
         if audits:
             self._threads.append(self._thread("bk-auditor", self._audit_turn, self._audit_now, self._candidate.withdraw))
@@ -138,10 +140,11 @@ class AutoRecovery:
             self._threads.append(self._thread("bk-replicator", self._repair_turn, self._repair_now))
 
     def start(self) -> AutoRecovery:
-        """Begin. Raises NoAutoRecoveryError, and what a first look at the cluster raises, such as MetadataUnavailableError and
-        WrongClusterError."""
+        """Begin. Raises NoAutoRecoveryError, BookieSecurityError if all bookies that answer refuse this client (RR-19), and what a first
+        look at the cluster raises, such as MetadataUnavailableError and WrongClusterError."""
         check_served(self._client.store)
         self._client.store.check_cluster()
+        check_admitted(self._client, "auto-recovery")
         self._watch = self._client.store.watch_bookies(self._bookies_changed)
         for thread in self._threads:
             thread.start()
@@ -270,15 +273,18 @@ class AutoRecovery:
             yield ledger_id
 
     def _check_turn(self) -> None:
-        if not self._is_elected or self._store.is_disabled():
+        if not self._is_elected or self._store.is_disabled() or time.monotonic_ns() < self._check_again_ns:
             return
         checked_ms = self._store.checked_ms()
         if checked_ms is None or self._now_ms() - checked_ms >= self._options.check_s * 1000:
             self._check_all()
 
     def _check_all(self) -> None:
-        """Look at the first and the last entry of each replica of each ledger, and mark what lacks one (RR-4)."""
+        """Look at the first and the last entry of each replica of each ledger, and mark what lacks one (RR-4). Where bookies refuse this
+        client, nothing is marked, and the look is not noted as done (RR-19)."""
         seen = marked = 0
+        refused: dict[BookieId, None] = {}
+        unknown = 0
         options = replace(self._repair, full=False)
         for ledger_id in self._ids():
             if not self._is_elected:
@@ -289,12 +295,20 @@ class AutoRecovery:
                 log.debug("ledger %d is not checked: %s", ledger_id, error)
                 continue
             seen += 1
+            refused |= dict.fromkeys(report.not_admitting)
+            unknown += bool(report.not_admitting)
             if bad := _in_need(report):
                 self._store.mark(ledger_id, bad, self._now_ms())
                 marked += 1
-        if not self._stopping.is_set():
+        if self._stopping.is_set():
+            return
+        if refused:
+            self._check_again_ns = time.monotonic_ns() + CHECK_AGAIN_NS
+            which = f"{counted(unknown, 'ledger')} with copies on bookies that do not admit this client, of which nothing is known"
+            self._say(RecoveryEvent("trouble", f"{which}: {', '.join(refused)}", bookies=tuple(refused), count=unknown))
+        else:
             self._store.note_checked(self._now_ms())
-            self._say(RecoveryEvent("checked", f"{counted(seen, 'ledger')} checked, {marked:,} marked", count=marked))
+        self._say(RecoveryEvent("checked", f"{counted(seen, 'ledger')} checked, {marked:,} marked", count=marked))
 
     def _now_ms(self) -> int:
         """Return the time as this host has it: marks and times of checks are for people, and for when to look next."""

@@ -408,6 +408,9 @@ class _Job:
             if replica.silent is not None:
                 why = replica.silent.name.lower().replace("_", " ")
                 text = f"{replica.bookie} is registered but gives no answer ({why})"
+                if replica.is_refused:
+                    self._report.not_admitting.add(replica.bookie)
+                    text = f"{replica.bookie} does not admit this client"
                 self._report.problems.append(f"{text}; its replica of fragment {report.span.first_entry_id} is not judged")
 
     def _repair_fragment(self, span: FragmentSpan, lost: list[int], refill: Mapping[int, EntryRanges]) -> None:
@@ -480,6 +483,7 @@ class _Job:
         try:
             self._run(machine, lambda: Progress(self.ledger_id, "copy", _seen(machine), total, machine.bytes_copied))
         finally:
+            self._report.not_admitting |= machine.not_admitting
             self._report.entries_copied += machine.entries_copied
             self._report.bytes_copied += machine.bytes_copied
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from bk_core.arguments import POSITIVE, SECONDS, SECRET, check_fields, settings
 from bk_core.client.access import digest_type_of
@@ -39,7 +39,7 @@ class LedgerReport:
     open_tail_lost: tuple[BookieId, ...] = ()
 
     def __repr__(self) -> str:
-        return f"<LedgerReport ledger {self.ledger_id}: {'good' if self.is_good else 'in need of repair'}>"
+        return f"<LedgerReport ledger {self.ledger_id}: {'in need of repair' if self.status == 'damaged' else self.status}>"
 
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows."""
@@ -57,6 +57,20 @@ class LedgerReport:
         """The reason why copies may only look corrupt, '' if there is no doubt (META-15)."""
         doubtful = any(replica.corrupt for fragment in self.fragments for replica in fragment.replicas)
         return self.metadata.access_note.removeprefix("; ") if doubtful else ""
+
+    @property
+    def not_admitting(self) -> tuple[BookieId, ...]:
+        """The bookies that do not admit this client, so that nothing is known of the copies there (RR-19)."""
+        return tuple(sorted({one.bookie for fragment in self.fragments for one in fragment.replicas if one.is_refused}))
+
+    @property
+    def status(self) -> Literal["good", "damaged", "unknown"]:
+        """The result in a word: "damaged" if something was found that needs repair, or a bookie gives no answer; "unknown" if nothing
+        was found, and bookies that do not admit this client say nothing about their copies."""
+        if self.is_good:
+            return "good"
+        bad = any(not (one.is_good or one.is_refused) for fragment in self.fragments for one in fragment.replicas)
+        return "damaged" if bad or self.open_tail_lost or self.needs_filling else "unknown"
 
     @property
     def is_good(self) -> bool:
@@ -87,7 +101,8 @@ class Refilled:
 
 @dataclass(slots=True)
 class RepairReport:
-    """The work of a repair. ``problems`` lists what it could not do; the same call may do it later (RR-8)."""
+    """The work of a repair. ``problems`` lists what it could not do; the same call may do it later (RR-8). ``not_admitting`` are bookies
+    that do not admit this client, so that nothing is known of the copies there (RR-19)."""
 
     ledger_id: int
     moved: list[Moved] = field(default_factory=list)
@@ -100,6 +115,7 @@ class RepairReport:
     problems: list[str] = field(default_factory=list)
     entries_copied: int = 0
     bytes_copied: int = 0
+    not_admitting: set[BookieId] = field(default_factory=set)
 
     def __repr__(self) -> str:
         done = f"{len(self.moved)} moved, {len(self.refilled)} filled in, {counted(self.entries_copied, 'entry', 'entries')} copied"

@@ -97,7 +97,9 @@ class Gate:
             return GateAnswer(None)  # there is nothing to say to it
         if isinstance(unit, RequestedAdds):
             return GateAnswer(AddsAnswer(unit.ledger_id, unit.first_entry_id, unit.count, Status.UNAUTHORIZED))
-        if isinstance(unit, RequestedReads) or (is_v2 and isinstance(unit, AuthRequest)):
+        if isinstance(unit, RequestedReads):  # the first read is told why
+            return GateAnswer(failure(unit.first(), Status.UNAUTHORIZED), Then.CLOSE)
+        if is_v2 and isinstance(unit, AuthRequest):
             return GateAnswer(None, Then.CLOSE)
         return GateAnswer(failure(unit, Status.UNAUTHORIZED))
 

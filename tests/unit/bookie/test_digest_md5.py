@@ -154,7 +154,7 @@ def test_everything_else_is_refused(tls: bool) -> None:
     assert door.asked(m.ReadRequest(1, 7, 0), is_v2=False).answer == m.ReadResponse(1, Status.UNAUTHORIZED, 7, 0)
     assert door.asked(m.BookieInfoRequest(2), is_v2=False).answer == m.BookieInfoResponse(2, Status.UNAUTHORIZED)
     assert door.asked(RequestedAdds(7, 3, 2, b"k", b"", 1), is_v2=True).answer == AddsAnswer(7, 3, 2, Status.UNAUTHORIZED)
-    assert door.asked(RequestedReads(7, 3, 2), is_v2=True) == GateAnswer(None, Then.CLOSE)
+    assert door.asked(RequestedReads(7, 3, 2), is_v2=True) == GateAnswer(m.ReadResponse(0, Status.UNAUTHORIZED, 7, 3), Then.CLOSE)
     if not tls:
         assert door.asked(m.StartTlsRequest(3), is_v2=False).answer == m.StartTlsResponse(3, Status.BAD_REQUEST)
 

@@ -1,8 +1,8 @@
-"""RR-16 to RR-18: which bookies are lost, which marked ledgers are tried when, and how long the writer of an open one has."""
+"""RR-16 to RR-19: which bookies are lost, which marked ledgers are tried when, and how long the writer of an open one has."""
 
 from __future__ import annotations
 
-from bk_core.protocol.ledger.replication import Audit, Ended, LostBookies, RepairQueue
+from bk_core.protocol.ledger.replication import Audit, Ended, LostBookies, RepairQueue, may_begin
 
 S = 1_000_000_000
 DELAY, AGAIN, GRACE = 60 * S, 3600 * S, 30 * S
@@ -130,3 +130,9 @@ def test_what_is_not_marked_any_more_is_forgotten() -> None:
     queue.ended(8, Ended.FAILED, 0)
     assert queue.ready([8], 1) == []
     assert queue.ready([7, 8], 2) == [7] and not queue.recovers(7, GRACE + 2)
+
+
+def test_a_client_that_all_refuse_does_not_begin() -> None:
+    """RR-19. Bookies that give no answer do not count: they may be starting."""
+    assert not may_begin(admitting=0, refusing=3)
+    assert may_begin(admitting=1, refusing=2) and may_begin(admitting=0, refusing=0)

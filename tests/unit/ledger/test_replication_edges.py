@@ -386,3 +386,54 @@ def test_rr7_metadata_that_cannot_be_understood_ends_the_attempt() -> None:
     change, read = conflicted()
     assert change.handle(LedgerRead(read.request, Outcome.REFUSED, error=unreadable), 0) == [Fail("t", unreadable)]
     assert (change.metadata, change.version) == (STORED, 4)
+
+
+# --- RR-19: bookies that do not admit this client -------------------------------------------------------------------------
+
+
+def stranger_at(world: World, status: Status, *names: str) -> None:
+    """These bookies refuse every read."""
+    for name in names:
+        world.bookies[name].read = lambda request: (status, None)  # type: ignore[method-assign]
+
+
+REFUSED = [Status.UNAUTHORIZED, Status.NOT_ADMITTED]
+
+
+@pytest.mark.parametrize("status", REFUSED)
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("full", [False, True])
+def test_a_refused_read_finds_nothing_missing(status: Status, batch: bool, full: bool) -> None:
+    """RR-19: it is asked once, and told apart from silence."""
+    world = closed()
+    stranger_at(world, status, "b", "c")
+    report = world.run(check(world, full=full, batch=batch))
+    a, b, c = report.replicas
+    assert a.is_good and not a.is_refused
+    for replica in (b, c):
+        assert replica.is_refused and not replica.is_good and replica.silent is Status.NOT_ADMITTED
+        assert not (replica.damaged or replica.unreadable)
+    assert world.now == 0, "it was asked again after a pause"
+
+
+@pytest.mark.parametrize("status", REFUSED)
+def test_a_refused_copy_is_not_readable_nowhere(status: Status) -> None:
+    """RR-19: the repair ends at once, changes nothing, and says why."""
+    world = closed((3, 2, 2))
+    stranger_at(world, status, "a", "b", "c")
+    machine = repair(world, targets={0: "x"})
+    error = world.run(machine)
+    assert isinstance(error, ReplicationError) and "is not found where this client is admitted (" in str(error)
+    assert machine.not_admitting == {*ABC} and not world.writes and world.now == 0
+
+
+def test_what_admitting_bookies_deny_may_be_where_this_client_is_refused() -> None:
+    """RR-19."""
+    world = closed((3, 3, 2))
+    stranger_at(world, Status.UNAUTHORIZED, "c")
+    for name in ("a", "b"):
+        world.bookies[name].entries.clear()
+    machine = repair(world, refill={0: EntryRanges(((0, 0),))})
+    error = world.run(machine)
+    assert isinstance(error, ReplicationError) and str(error).endswith("c may have some, and did not admit this client")
+    assert machine.not_admitting == {"c"} and not world.writes

@@ -1,13 +1,13 @@
-"""Re-replication: finds replicas that are missing or bad, and makes them good again (RR-1..RR-18, G-27).
+"""Re-replication: finds replicas that are missing or bad, and makes them good again (RR-1..RR-19, G-27).
 
 It runs outside the writer and changes metadata by compare-and-set like every other client (RR-1). ``FragmentCheck`` looks,
 ``FragmentRepair`` copies and exchanges bookies, and ``MetadataChange`` is the compare-and-set that both repair and seal go through.
-``LostBookies`` and ``RepairQueue`` decide for who does this by itself (RR-16 to RR-18).
+``LostBookies``, ``RepairQueue`` and ``may_begin`` decide for who does this by itself (RR-16 to RR-19).
 ``LedgerCheck`` and ``ExchangeGroup`` are for ledgers of many fragments: several are looked at together, and exchanged by one change
 (RR-15).
 """
 
-from bk_core.protocol.ledger.replication.auditing import Audit, Ended, LostBookies, RepairQueue
+from bk_core.protocol.ledger.replication.auditing import CHECK_AGAIN_NS, Audit, Ended, LostBookies, RepairQueue, may_begin
 from bk_core.protocol.ledger.replication.change import MetadataChange
 from bk_core.protocol.ledger.replication.check import FragmentCheck, FragmentReport, ReplicaReport
 from bk_core.protocol.ledger.replication.draining import DrainStep, after_look
@@ -28,6 +28,7 @@ from bk_core.protocol.ledger.replication.ledger_check import LedgerCheck
 from bk_core.protocol.ledger.replication.repair import FragmentRepair, RepairState
 
 __all__ = [
+    "CHECK_AGAIN_NS",
     "Audit",
     "DrainStep",
     "Ended",
@@ -49,6 +50,7 @@ __all__ = [
     "exchanged",
     "exchanged_together",
     "known_last_entry",
+    "may_begin",
     "open_tail_without",
     "span_now",
     "stored_bounds",

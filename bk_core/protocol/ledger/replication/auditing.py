@@ -1,4 +1,4 @@
-"""Decides which bookies are lost, and which marked ledgers are repaired when (RR-16 to RR-18). Pure: times are given, in nanoseconds."""
+"""Decides which bookies are lost, and which marked ledgers are repaired when (RR-16 to RR-19). Pure: times are given, in nanoseconds."""
 
 from __future__ import annotations
 
@@ -11,6 +11,13 @@ from bk_core.protocol.ledger.metadata import BookieId
 AGAIN_SOON_NS = 60_000_000_000
 BACKOFF_FIRST_NS = 5_000_000_000
 BACKOFF_MAX_NS = 300_000_000_000
+CHECK_AGAIN_NS = 300_000_000_000
+"""The time between two looks at all ledgers, where some could not be judged by the first (RR-19)."""
+
+
+def may_begin(admitting: int, refusing: int) -> bool:
+    """Return True unless all bookies that answered refuse this client: it could look at no copy, and make none (RR-19)."""
+    return admitting > 0 or refusing == 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 Theory of operation. Every position of the fragment is a replica of its own stripe. In quick mode the first and the last entry of each
 stripe are read, in full mode every entry, always from that one bookie and never with the fence flag. Without striping, a batch read asks
 for many entries at once; with striping, or where the bookie has no batch read, single reads are pipelined. An answer is good (digest and
-ids match), a definite denial (missing), a bad copy (corrupt), an error of that entry (unreadable), or silence. A bookie that stays silent
-is reported as such and not asked again. Nothing is written anywhere.
+ids match), a definite denial (missing), a bad copy (corrupt), an error of that entry (unreadable), or silence. A bookie that stays silent,
+or that does not admit this client (RR-19), is reported as such and not asked again. Nothing is written anywhere.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from bk_core.protocol.wire.messages import BatchReadRequest, ReadRequest, Status
 ASKS_PER_REPLICA_MAX = 32
 DENIALS = frozenset({Status.NO_ENTRY, Status.NO_LEDGER})
 BATCH_UNKNOWN = frozenset({Status.BAD_REQUEST, Status.PROTOCOL_ERROR})  # an old bookie hangs up (wire-protocol.md 8.5, LINK-7)
+REFUSALS = frozenset({Status.UNAUTHORIZED, Status.NOT_ADMITTED})  # no plain read shows a password, so it is this client that is refused
 SILENCE = frozenset({Status.TIMEOUT, Status.UNAVAILABLE, Status.PROTOCOL_ERROR, Status.TOO_MANY_REQUESTS, Status.NOT_ADMITTED})
 
 
@@ -56,6 +57,11 @@ class ReplicaReport:
     def is_good(self) -> bool:
         """True if the position needs no repair. A position without any entry is bad only if its bookie is gone (RR-4)."""
         return self.registered and self.silent is None and not (self.missing or self.corrupt or self.unreadable)
+
+    @property
+    def is_refused(self) -> bool:
+        """True if the bookie does not admit this client, so that nothing is known of the copies there (RR-19)."""
+        return self.silent is Status.NOT_ADMITTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +255,8 @@ class FragmentCheck:
         elif not ask.single and event.status in BATCH_UNKNOWN:
             ask.replica.batch = False
             ask.replica.todo.appendleft((ask.first, ask.last, True))
+        elif event.status in REFUSALS:
+            self._settle(ask.replica, Status.NOT_ADMITTED)  # asking again changes nothing
         elif event.status in SILENCE:
             effects += self._silent(ask, event.status)
         else:
@@ -288,14 +296,18 @@ class FragmentCheck:
     def _silent(self, ask: _Ask, status: Status) -> list[Effect]:
         replica = ask.replica
         if not replica.resting and replica.retries >= self._limits.replication_retries_max:
-            replica.silent = status
-            replica.todo.clear()
+            self._settle(replica, status)
             return [Log("warning", f"ledger {self.ledger_id}: bookie {replica.bookie} gives no answer ({status.name.lower()})")]
         if not replica.resting:  # everything else in flight fails with it and counts once
             replica.retries += 1
             replica.resting = True
         replica.todo.appendleft((ask.first, ask.last, ask.single))
         return [SetTimer("again", self._limits.replication_retry_ns)]
+
+    def _settle(self, replica: _Replica, status: Status) -> None:
+        """Ask no more of a bookie that says nothing about its copies."""
+        replica.silent = status
+        replica.todo.clear()
 
     def _broken(self, ask: _Ask) -> None:
         """Note that the bookie answers but not with this entry (IO error, limbo, refused). The next reads are single ones, to tell entries

@@ -25,7 +25,7 @@ from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata
 from bk_core.protocol.ledger.replication.bodies import Body, bodies_of
 from bk_core.protocol.ledger.replication.budget import ByteBudget
 from bk_core.protocol.ledger.replication.change import MetadataChange
-from bk_core.protocol.ledger.replication.check import BATCH_UNKNOWN, SILENCE
+from bk_core.protocol.ledger.replication.check import BATCH_UNKNOWN, REFUSALS, SILENCE
 from bk_core.protocol.ledger.replication.fragments import (
     EntryRanges,
     FragmentSpan,
@@ -121,6 +121,7 @@ class FragmentRepair:
         self.bytes_copied = 0
         self.unreadable: list[int] = []
         self.failed_bookies: dict[BookieId, str] = {}
+        self.not_admitting: set[BookieId] = set()  # bookies that refused a read of this client (RR-19)
         self._token = token
         self._limits = limits or Limits()
         self._digest_type = metadata.digest_type
@@ -301,9 +302,11 @@ class FragmentRepair:
         elif self._batch and not reading.single and event.status in BATCH_UNKNOWN:
             reading.single = True  # the bookie is old or dead, which the single read will tell
         else:
-            reason = "corrupt copy" if bodies else _why(event.status)
+            reason = "corrupt copy" if bodies else _why(Status.NOT_ADMITTED if event.status in REFUSALS else event.status)
             reading.tried[reading.position] = reason
-            if event.status in SILENCE:
+            if event.status in REFUSALS:
+                self.not_admitting.add(event.bookie)
+            if event.status in SILENCE | REFUSALS:
                 self._silent.add(reading.position)
             line = f"ledger {self.ledger_id} entry {reading.next}: {reason} at {event.bookie}; reading another replica"
             effects.append(Log("info", line))
@@ -312,8 +315,9 @@ class FragmentRepair:
         return effects + self._go_on(now_ns)
 
     def _nowhere(self, reading: _Reading) -> list[Effect]:
-        """Try again with back-off a few times; then the fragment's bookies stay as they are (RR-8)."""
-        if reading.retries < self._limits.replication_retries_max:
+        """Try again with back-off a few times; then the fragment's bookies stay as they are (RR-8). Refusals are final at once (RR-19)."""
+        refused = [why == _why(Status.NOT_ADMITTED) for why in reading.tried.values()]
+        if reading.retries < self._limits.replication_retries_max and not all(refused):
             reading.retries += 1
             reading.tried.clear()
             self._resting.append(reading)
@@ -321,6 +325,8 @@ class FragmentRepair:
         self.unreadable.append(reading.next)
         answers = ", ".join(f"{self.span.ensemble[p]}: {why}" for p, why in sorted(reading.tried.items()))
         line = f"ledger {self.ledger_id} entry {reading.next} is readable nowhere ({answers})"
+        if any(refused):
+            line = f"ledger {self.ledger_id} entry {reading.next} is not found where this client is admitted ({answers})"
         if "corrupt copy" in reading.tried.values():
             self._digest_note = self.metadata.access_note
         line += self._digest_note
@@ -461,10 +467,10 @@ class FragmentRepair:
     def _finish_copying(self) -> list[Effect]:
         if self.unreadable:
             listed = ", ".join(map(str, self.unreadable[:10])) + (", ..." if len(self.unreadable) > 10 else "")
-            error = ReplicationError(
-                f"no good copy of entries {listed} of ledger {self.ledger_id} was found{self._digest_note}", ledger=self.ledger_id
-            )
-            return self._fail(error)
+            line = f"no good copy of entries {listed} of ledger {self.ledger_id} was found{self._digest_note}"
+            if self.not_admitting:
+                line += f"; {', '.join(sorted(self.not_admitting))} may have some, and did not admit this client"
+            return self._fail(ReplicationError(line, ledger=self.ledger_id))
         self.state = RepairState.CHANGING
         return self._changing(self._change.start())
 
