@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from unicodedata import category
 
@@ -56,6 +57,28 @@ def rest_about(what: str, text: object) -> str:
 def host_port(host: str, port: int) -> str:
     """Return host and port as one text, an address of IPv6 in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def host_and_port(text: str) -> tuple[str, int] | None:
+    """Return the host and the port of a bookie's id that is its address, None for another one. A host of IPv6 stands in it as Apache's
+    bookies write it, ``::1:3181``, or in brackets."""
+    match = re.fullmatch(r"(.+):([0-9]{1,5})", text)
+    if match is None or not 0 < int(match[2]) < 65536:
+        return None
+    host, port = match[1], int(match[2])
+    if ":" not in host:
+        return host, port
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    return (host, port) if is_ipv6(host) else None
+
+
+def is_ipv6(host: str) -> bool:
+    """Return True for an address of IPv6, without brackets."""
+    try:
+        return ipaddress.ip_address(host).version == 6
+    except ValueError:
+        return False
 
 
 def when(milliseconds: int | None) -> str | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from google.protobuf.message import DecodeError
 
+from bk_core.display.words import host_and_port
 from bk_core.errors import BookieUnavailableError, InvalidArgumentError, MetadataFormatError
 from bk_core.metadata.store import BookieView
 from bk_core.protocol.ledger._proto.ledger_formats_pb2 import BookieServiceInfo as Message
@@ -92,7 +91,7 @@ def address_of(bookie_id: BookieId, registration: bytes | None) -> tuple[str, in
                     return endpoint.host, endpoint.port
         except MetadataFormatError:
             pass
-    found = _address_in(bookie_id)
+    found = host_and_port(bookie_id)
     if found is not None:
         return found
     raise BookieUnavailableError(f"bookie {bookie_id} is not registered and its id is not host:port", bookie=bookie_id)
@@ -119,28 +118,7 @@ def _resolved(bookie_id: BookieId, resolve: Callable[[BookieId], tuple[str, int]
 
 def is_address(bookie_id: BookieId) -> bool:
     """Return True for an id ``host:port``, which is its own address."""
-    return _address_in(bookie_id) is not None
-
-
-def _address_in(bookie_id: BookieId) -> tuple[str, int] | None:
-    """Return host and port of a classic id. A host of IPv6 stands in it as Apache's bookies write it, ``::1:3181``, or in brackets."""
-    match = re.fullmatch(r"(.+):([0-9]{1,5})", bookie_id)
-    if match is None or not 0 < int(match[2]) < 65536:
-        return None
-    host, port = match[1], int(match[2])
-    if ":" not in host:
-        return host, port
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    return (host, port) if is_ipv6(host) else None
-
-
-def is_ipv6(host: str) -> bool:
-    """Return True for an address of IPv6, without brackets."""
-    try:
-        return ipaddress.ip_address(host).version == 6
-    except ValueError:
-        return False
+    return host_and_port(bookie_id) is not None
 
 
 def check_bookie_id(bookie_id: BookieId) -> BookieId:

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import parse_qsl, urlsplit
 
-from bk_core.display.words import host_port
+from bk_core.display.words import host_and_port, host_port
 from bk_core.errors import InvalidArgumentError
 from bk_core.metadata.access import AUTH_OPTIONS, TLS_OPTIONS
-from bk_core.metadata.service_info import is_address
 from bk_core.near import meant_option
 from bk_core.security import URI_OPTIONS as OF_BOOKIES
 
@@ -182,7 +181,7 @@ def split_hosts(hosts: str, default_port: int) -> list[tuple[str, int]]:
 
 def _is_bookie_at(text: str) -> bool:
     """Return True for the id ``host:port`` of a bookie."""
-    return _IN_IDS.issuperset(text) and is_address(text)
+    return _IN_IDS.issuperset(text) and host_and_port(text) is not None
 
 
 def joined_hosts(hosts: str, default_port: int) -> str:
