@@ -89,7 +89,7 @@ LAYERS = [
           ANY_STDLIB),  # scan_frames on the receive buffer
     Layer("bk_core.bookie", ("bk_core.arguments", "bk_core.background", "bk_core.display", "bk_core.errors", "bk_core.threads",
                              "bk_core.protocol", "bk_core.metrics", "bk_core.net", "bk_core.metadata", "bk_core.kerberos",
-                             "bk_core.security", "bk_core.tls_files"), ANY_STDLIB | {"lmdb"}),
+                             "bk_core.sasl", "bk_core.security", "bk_core.tls_files"), ANY_STDLIB | {"lmdb"}),
     Layer("bk_core.config", ("bk_core.arguments", "bk_core.errors", "bk_core.metadata.access", "bk_core.metadata.uri", "bk_core.protocol",
                              "bk_core.security"), frozenset(PURE)),
     Layer("bk_core.client", ("bk_core.arguments", "bk_core.background", "bk_core.display", "bk_core.errors", "bk_core.exit_hook",

@@ -140,7 +140,7 @@ class LeaderWorks:
 
     @property
     def problem(self) -> Exception | None:
-        """What went wrong last, for the text of a timeout, until work of that kind is done; else why bookies take no entries."""
+        """The failure of the last work that failed, for the text of a timeout, until work of its kind is done; else that of the entries."""
         refusal = self._refusal
         return self._problem or (None if refusal is None else refusal[0])
 
