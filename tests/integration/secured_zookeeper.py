@@ -98,7 +98,8 @@ class SecuredZooKeeper:
             both = directory / "server.pem"
             both.write_text("".join(Path(path).read_text() for path in reversed(server)))
             java.append(_NETTY)
-            lines |= {"secureClientPort": str(self.tls_port), "secureClientPortAddress": "127.0.0.1", "ssl.keyStore.location": str(both)}
+            here = lines.get("clientPortAddress", "127.0.0.1")
+            lines |= {"secureClientPort": str(self.tls_port), "secureClientPortAddress": here, "ssl.keyStore.location": str(both)}
             lines |= {"ssl.trustStore.location": client_authority or server[0], "ssl.clientAuth": "need" if client_authority else "none"}
         self.directory = directory
         self.users = dict(USERS)

@@ -6,7 +6,7 @@ import json
 import socket
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,13 @@ from bk_core.bookie.children import free_port
 from bk_core.bookie.embedded import BookieOptions, EmbeddedBookie
 from bk_core.bookie.etcd_process import EtcdProcess, find_etcd
 from bk_core.bookie.zookeeper_process import ZooKeeperProcess
-from bk_core.errors import BookieHostNameError, BookieUnavailableError, EtcdProcessError, InvalidArgumentError
+from bk_core.errors import BookieHostNameError, BookieUnavailableError, EtcdProcessError, InvalidArgumentError, MetadataHostNameError
 from bk_core.metadata import open_store
 from bk_core.metadata.memory import MemoryStore
 from bk_core.metadata.service_info import decode_service_info
 from tests.integration.conftest import APACHE_VERSION
 from tests.integration.secured_bookies import tls_lines
-from tests.integration.secured_zookeeper import Authority
+from tests.integration.secured_zookeeper import Authority, SecuredZooKeeper
 from tests.integration.shelves import Lines, OwnLines
 
 HOST = "::1"
@@ -108,6 +108,43 @@ def test_etcd(tmp_path: Path) -> None:
                 assert store.clock_ms() > 0  # which is asked for by HTTP
         finally:
             store.close()
+
+
+@pytest.mark.parametrize("kind", ["zk", "etcd"])
+def test_the_certificate_of_a_metadata_store_is_for_its_address(kind: str, tmp_path: Path) -> None:
+    ca = Authority.made(tmp_path / "ca", "ca")
+    for hosts, is_right in (([f"IP:{HOST}"], True), (["IP:127.0.0.1", "DNS:localhost"], False)):
+        pair = ca.signed("store", hosts)
+        with ExitStack() as running:
+            port = running.enter_context(tls_store(kind, tmp_path / str(is_right), pair))
+            uri = f"{kind}+tls://[{HOST}]:{port}/ledgers?ca_file={ca.certificate}"
+            if is_right:
+                store = open_store(uri)
+                running.callback(store.close)
+                store.initialize_cluster()
+                assert store.instance_id()
+            else:
+                with pytest.raises(MetadataHostNameError):
+                    open_store(uri).close()
+
+
+@contextmanager
+def tls_store(kind: str, directory: Path, pair: tuple[str, str]) -> Iterator[int]:
+    """A metadata store that speaks TLS on ``::1`` with this certificate; its port."""
+    if kind == "zk":
+        with SecuredZooKeeper(directory, server=pair, settings={"clientPortAddress": HOST}) as zookeeper:
+            yield zookeeper.tls_port
+        return
+    try:
+        find_etcd()
+    except EtcdProcessError as error:
+        pytest.skip(str(error))
+    pytest.importorskip("grpc")
+    port, (certificate, key) = free_port(), pair
+    here = f"https://[{HOST}]:{port}"
+    options = ["--listen-client-urls", here, "--advertise-client-urls", here, "--cert-file", certificate, "--key-file", key]
+    with EtcdProcess(directory, port, arguments=options, scheme="https"):
+        yield port
 
 
 def test_a_bookie_of_a_name_with_two_addresses_of_which_one_is_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
