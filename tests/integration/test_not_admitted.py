@@ -16,11 +16,13 @@ from bk_core import AutoRecoveryOptions, RecoveryEvent, cli
 from bk_core.bookie.door import Door
 from bk_core.bookie.embedded_process import EmbeddedBookieProcess
 from bk_core.bookie.local_cluster import local_cluster
+from bk_core.client.log.history import read_log
 from bk_core.errors import BookieAuthError, BookieSecurityError, BookieTlsError
 from bk_core.protocol.ledger.metadata import LedgerMetadata
 from tests.integration.patience import PATIENT, until
 from tests.integration.secured_bookies import EmbeddedCluster
 from tests.integration.secured_zookeeper import Authority
+from tests.integration.test_log_history import LIMITS, Appender
 
 QUICK = AutoRecoveryOptions(look_s=0.1, grace_s=0.5)
 STRANGERS = ("no options", "no user", "wrong password", "wrong CA")
@@ -124,6 +126,51 @@ def test_auto_recovery_of_a_stranger_does_not_begin(
     status, out, err = ran(capfd, "autorecovery", "--uri", world.strangers[stranger])
     assert (status, out) == (1, []) and err.count("\n") == 1 and f"error: [{kind.code}] auto-recovery does not begin" in err
     assert marked(world.uri) == []
+
+
+# --- the doctor ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stranger", STRANGERS)
+def test_the_doctor_says_once_and_first_that_it_is_not_admitted(world: World, stranger: str, capfd: pytest.CaptureFixture[str]) -> None:
+    status, (first, *rest, summary), _ = ran(capfd, "cluster", "doctor", "--json", "--read-last", "--uri", world.strangers[stranger])
+    assert status == 1 and (first["code"], first["severity"], first["count"]) == ("not-admitted", "error", 3)
+    assert first["what"].startswith("3 of 3 bookies do not admit this client (") and ADVICE[stranger] in first["advice"]
+    assert first["bookies"] == sorted(world.bookies)
+    assert [one for one in rest if not one["code"].startswith("disk")] == []
+    assert summary["unchecked"] == ["copies on 3 bookies by which this client is not admitted"]
+    assert cli.run(["cluster", "doctor", "--uri", world.strangers[stranger]]) == 1
+    out = capfd.readouterr().out
+    assert out.startswith("ERROR    not-admitted: ") and "--lost" not in out and "the copies there were not judged" in " ".join(out.split())
+
+
+def test_a_history_that_a_stranger_cannot_read_is_not_broken(world: World, capfd: pytest.CaptureFixture[str]) -> None:
+    with bk_core.connect(world.uri, limits=PATIENT) as bk:
+        log = bk.create_log("long", entry_format="raw")
+        appender = Appender(bk, "long", "query")
+        for batch in range(2 * LIMITS.tail_max):
+            appender.commit(batch)
+        assert read_log(bk, "long").listed.history, "all segments are in the list itself"
+        try:
+            for stranger in STRANGERS:
+                _, found, _ = ran(capfd, "cluster", "doctor", "--json", "--uri", world.strangers[stranger])
+                assert [one["code"] for one in found[:-1] if not one["code"].startswith("disk")] == ["not-admitted"]
+                assert found[-1]["unchecked"][1:] == ["the history of log long"]
+        finally:
+            log.delete()
+
+
+def test_the_doctor_judges_the_copies_on_other_bookies(divided: Divided, capfd: pytest.CaptureFixture[str]) -> None:
+    """A copy on a bookie that is down is missing, and the other one, where this client is refused, counts as there."""
+    with bk_core.connect(divided.of("bob"), limits=PATIENT) as bob:
+        ledger_id = on_last_two(bob, divided)
+        divided.kill(1)
+        divided.wait_unregistered(1)
+        _, found, _ = ran(capfd, "cluster", "doctor", "--json", "--uri", divided.of("ann"))
+        told = {one["code"]: one for one in found[:-1]}
+        assert found[0]["code"] == "not-admitted" and told["not-admitted"]["bookies"] == [divided.bookie_ids[2]]
+        assert "no-live-copy" not in told and told["under-replicated"]["ledgers"] == [ledger_id]
+        assert told["under-replicated"]["bookies"] == [divided.bookie_ids[1]] and "--lost" not in told["under-replicated"]["command"]
 
 
 # --- a cluster of which some bookies do not admit this client -----------------------------------------------------------

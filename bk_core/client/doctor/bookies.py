@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from bk_core.client.doctor.admission import option_for, refusing, told_refusing
 from bk_core.client.doctor.findings import SHOWN_MAX, Finding
 from bk_core.client.doctor.probe import NOT_ADMITTED, BookieProbe
 from bk_core.display.ledgers import DOWN, READ_ONLY, WRITABLE, bookie_states
@@ -114,9 +115,19 @@ def judge_bookies(
             yield from _judge_cookie(client, bookie, instance)
         if state == READ_ONLY and bookie in cookies:  # without a cookie it has made itself so
             yield _read_only(bookie, probes.get(bookie), _ledger_directories(client, bookie))
-        if bookie in probes and state != DOWN:
+        if bookie in probes and state != DOWN and probes[bookie].state != NOT_ADMITTED:  # which is told once for all bookies
             yield from _judge_probe(probes[bookie], named.get(bookie, 0))
     yield from _judge_mix(probes)
+
+
+def judge_admission(client: BookKeeper, probes: Mapping[BookieId, BookieProbe]) -> Iterator[Finding]:
+    """Yield a finding if bookies do not admit this client. What it then cannot know is judged by nobody (RR-19)."""
+    refused = refusing(probes.values())
+    if refused:
+        advice = f"{option_for(client, refused)}; the copies there were not judged"
+        shown = tuple(probe.bookie for probe in refused[:SHOWN_MAX])
+        command = f"bk bookie health {shown[0]}"
+        yield Finding("not-admitted", told_refusing(refused, len(probes)), advice, command, bookies=shown, count=len(refused))
 
 
 def judge_count(states: Mapping[BookieId, str], wanted: int) -> Iterator[Finding]:
@@ -205,9 +216,6 @@ def _judge_probe(probe: BookieProbe, named: int) -> Iterator[Finding]:
         where = "" if probe.address is None else f" at {host_port(*probe.address)}"
         what = f"bookie {probe.bookie} is registered and gives no answer{where} ({probe.state}: {probe.problem})"
         advice = "see if its process runs and if this host reaches it; a registration of a dead process goes within its session's timeout"
-        if probe.state == NOT_ADMITTED:
-            what = f"bookie {probe.bookie} does not serve this client{where} ({probe.problem})"
-            advice = "give this client what the bookie wants: certificates or a password, by the options of bookies in the URI"
         if named:
             advice += f"; {counted(named, 'ledger')} {'has' if named == 1 else 'have'} copies there"
         yield Finding("bookie-unreachable", what, advice, f"bk bookie health {probe.bookie}", bookies=(probe.bookie,))

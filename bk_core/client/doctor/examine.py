@@ -7,14 +7,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from bk_core.client.doctor.bookies import judge_bookies, judge_cluster, judge_count, judge_marks, states_of, told_by_probes
+from bk_core.client.doctor.admission import refusing
+from bk_core.client.doctor.bookies import (
+    judge_admission,
+    judge_bookies,
+    judge_cluster,
+    judge_count,
+    judge_marks,
+    states_of,
+    told_by_probes,
+)
 from bk_core.client.doctor.findings import Diagnosis, Finding, sorted_findings
 from bk_core.client.doctor.last_entries import judge_last_entries
 from bk_core.client.doctor.ledgers import LedgerScan
 from bk_core.client.doctor.logs import Lists, judge_logs, judge_orphans, read_lists
 from bk_core.client.doctor.probe import TIMEOUT_S, probe_bookies
 from bk_core.display.ledgers import DOWN
-from bk_core.display.words import told_age
+from bk_core.display.words import counted, told_age
 from bk_core.errors import MetadataDeniedError, MetadataFormatError, NoSuchLogRootError
 from bk_core.protocol.log.times import SKEW_MS
 
@@ -57,6 +66,7 @@ class _Examination:
         self._tell = on_step
         self._found: list[Finding] = []
         self._unchecked: list[str] = []
+        self._lacks_logs = False
 
     def run(self) -> Diagnosis:
         begun = time.monotonic()
@@ -70,14 +80,20 @@ class _Examination:
         states = told_by_probes(states, probes)
         there = [bookie for bookie, state in states.items() if state != DOWN]
         lists = self._lists()
-        scan = self._scan(there, [bookie for bookie, probe in probes.items() if not probe.answers], lists)
+        self._found += judge_admission(client, probes)
+        refused = [probe.bookie for probe in refusing(probes.values())]
+        if refused:
+            self._unchecked.append(f"copies on {counted(len(refused), 'bookie')} by which this client is not admitted")
+        dead = [bookie for bookie, probe in probes.items() if not probe.answers and bookie not in refused]
+        scan = self._scan(there, dead, lists)
         counts = scan.counts()
         now_ms = max(time.time_ns() // 1_000_000, scan.newest_ms)
         self._found += scan.findings(now_ms)
         self._found += judge_bookies(client, states, probes, counts.ledgers)
         self._found += judge_marks(client, frozenset(scan.without_copy), scan.lacking)
         self._found += judge_count(states, lists.ensemble_size)
-        self._found += judge_logs(client, lists, scan.ids, now_ms, self._step("looking at logs"))
+        left: list[str] | None = self._unchecked if refused else None
+        self._found += judge_logs(client, lists, scan.ids, now_ms, self._step("looking at logs"), left)
         self._found += judge_orphans(client, scan.suspects, more=len(scan.suspects) == scan.SUSPECTS_MAX)
         if self._options.read_last:
             self._found += judge_last_entries(client, scan.closed, self._step("reading last entries"))
@@ -95,11 +111,12 @@ class _Examination:
             return read_lists(self._client, self._step("reading lists of logs"))
         except NoSuchLogRootError as error:
             self._unchecked.append(f"logs: {error.args[0]}")
+            self._lacks_logs = True
             return Lists()
 
     def _scan(self, registered: list[str], dead: list[str], lists: Lists) -> LedgerScan:
         store = self._client.store
-        log_root = None if self._unchecked else store.log_root
+        log_root = None if self._lacks_logs else store.log_root
         scan = LedgerScan(registered, dead, log_root, lists.ids(), int(self._options.stuck_s * 1000))
         self._tell("listing ledgers", 0, None)
         total = sum(1 for _ in store.list_ledgers())

@@ -21,11 +21,12 @@ SHOWN_MAX = 20
 
 CODES: Mapping[str, tuple[Severity, str]] = MappingProxyType(
     {
+        "not-admitted": (ERROR, "bookies do not admit this client, so the copies there are not judged"),
         "layout-missing": (ERROR, "the cluster has no LAYOUT, or one that cannot be understood"),
         "bookies-too-few": (ERROR, "fewer bookies can be written to than a new ledger of a log, or of the default sizes, needs"),
         "bookie-down": (WARNING, "a bookie has a cookie and is not registered: it is stopped, or gone for good"),
         "bookie-unregistered": (NOTE, "a bookie serves and is not registered, as happens in some layouts of etcd"),
-        "bookie-unreachable": (ERROR, "a registered bookie refuses connections, does not admit this client or answer it, or is no bookie"),
+        "bookie-unreachable": (ERROR, "a registered bookie refuses connections, gives no answer, or is no bookie"),
         "bookie-read-only": (WARNING, "a bookie takes no new ledgers"),
         "cookie-missing": (WARNING, "a registered bookie has no cookie: Apache's auditor does not see it"),
         "cookie-foreign": (ERROR, "the cookie of a bookie names another cluster, or cannot be understood"),

@@ -79,13 +79,19 @@ def _is_name(name: str) -> bool:
 
 
 def judge_logs(
-    client: BookKeeper, found: Lists, ids: Sequence[int], now_ms: int, progress: Callable[[int, int], None]
+    client: BookKeeper,
+    found: Lists,
+    ids: Sequence[int],
+    now_ms: int,
+    progress: Callable[[int, int], None],
+    unread: list[str] | None = None,
 ) -> Iterator[Finding]:
-    """Yield what is wrong with logs. ``ids`` are those of all ledgers, ascending."""
+    """Yield what is wrong with logs. ``ids`` are those of all ledgers, ascending. ``unread`` is given where bookies do not admit this
+    client: then it gets the histories that could not be read, which says nothing of them (RR-19)."""
     yield from found.bad
     for done, (name, listed) in enumerate(found.lists.items(), 1):
         progress(done, len(found.lists))
-        yield from _judge_log(client, name, listed, ids)
+        yield from _judge_log(client, name, listed, ids, unread)
         if is_large(found.sizes.get(name, 0), VALUE_BYTES_MAX):
             what = f"the list of log {name} has {found.sizes[name]:,} bytes of at most {VALUE_BYTES_MAX:,}"
             advice = "drop the marks of queries that are gone, or let them go by age (bk log set NAME --committed-retention 30d)"
@@ -93,7 +99,7 @@ def judge_logs(
     yield from _left_intents(client, found.lists, now_ms)
 
 
-def _judge_log(client: BookKeeper, name: str, listed: LedgerList, ids: Sequence[int]) -> Iterator[Finding]:
+def _judge_log(client: BookKeeper, name: str, listed: LedgerList, ids: Sequence[int], unread: list[str] | None) -> Iterator[Finding]:
     try:
         missing = {ledger_id for ledger_id in _named(client, name, listed) if not _has(ids, ledger_id)}
         lost = [one for one in check_log(client, name, read=False).problems if one.kind in ("missing", "history")] if missing else []
@@ -102,6 +108,9 @@ def _judge_log(client: BookKeeper, name: str, listed: LedgerList, ids: Sequence[
     except NoSuchLogError:
         return
     except BkError as error:
+        if unread is not None and not isinstance(error, MetadataError):
+            unread.append(f"the history of log {name}")
+            return
         what = f"log {name} cannot be read to its beginning: {error.args[0]}"
         yield Finding("log-unreadable", what, "see which of its ledgers cannot be read", f"bk log check {name}", logs=(name,))
         return
