@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from bk_core.cli.progress import with_progress
 from bk_core.cli.units import Duration, Size
 from bk_core.display.ledgers import named_ledgers
 from bk_core.display.words import counted, rest_about
-from bk_core.errors import BkError, InvalidArgumentError, MetadataFormatError, NoSuchLogError, WrongClusterError
+from bk_core.errors import BkError, InvalidArgumentError, MetadataFormatError, NoSuchLogError, WrongClusterError, WrongPasswordError
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
@@ -166,7 +167,13 @@ def _collect_one(client: BookKeeper, name: str, age_ms: int, password: str, as_j
         click.echo(f"{name}: {what} could not be cleaned up: {rest_about(what, why)}", err=True)
     for _, why in report.foreign:
         click.echo(f"{name}: {why}", err=True)
+    if not password and any(_wants_password(why) for _, why in report.failed):
+        click.echo(f"{name}: with the password of its ledgers in FILE: bk log gc {name} --password-file FILE", err=True)
     return bool(report.failed)
+
+
+def _wants_password(why: str) -> bool:
+    return why.startswith(f"[{WrongPasswordError.code}]")
 
 
 def _is_log(client: BookKeeper, name: str) -> bool:
@@ -193,8 +200,20 @@ def _collect_orphans(client: BookKeeper, wanted: str | None, password: str, as_j
             continue
         whose = f"ledger {orphan.ledger_id} of log {orphan.log}, which is gone"
         hint = "" if orphan.log_root else " from this log root (the ledger names none)"
-        click.echo(f"{whose}{hint}: {'deleted' if deleted else why or 'left; --delete-orphans deletes it'}", err=bool(why))
+        again = f"bk log gc --delete-orphans {'known' if orphan.log_root else 'all'}{_password_again(client, orphan.ledger_id)}"
+        if _wants_password(why) and not password:
+            why = f"left, for lack of its password; with that in FILE, {again} deletes it"
+        click.echo(f"{whose}{hint}: {'deleted' if deleted else why or f'left; {again} deletes it'}", err=bool(why))
     return failed
+
+
+def _password_again(client: BookKeeper, ledger_id: int) -> str:
+    """Return the option by which the same command has the password of the ledger: that of this call, where it gave one."""
+    from bk_core.client.doctor.passwords import password_option
+
+    file = click.get_current_context().params.get("password_file")
+    option, _ = password_option(client, [ledger_id])
+    return f" --password-file {shlex.quote(file)}" if option and file else option
 
 
 def _all_names(client: BookKeeper) -> list[str]:

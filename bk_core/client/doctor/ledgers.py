@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from bk_core.client.doctor.clocks import WriterClocks
 from bk_core.client.doctor.findings import SHOWN_MAX, Finding, LedgerCounts
+from bk_core.client.doctor.passwords import ADVICE, OPTION
 from bk_core.display.words import counted, told_age
 from bk_core.errors import MetadataFormatError
 from bk_core.metadata.store import Versioned
@@ -55,7 +56,7 @@ class LedgerScan:
         self._ledgers: Counter[BookieId] = Counter()
         self._lacking: Counter[BookieId] = Counter()
         self._unreadable, self._lost, self._short, self._tails = Sample(), Sample(), Sample(), Sample()
-        self._recovering, self._since = array("q"), array("q")
+        self._recovering, self._since, self._locked = array("q"), array("q"), array("b")  # the last: True for one with a password
         self._clocks = WriterClocks()
         self._mendable = 0  # ledgers that lack copies, and of which every entry is somewhere
         self.without_copy = array("q")  # with entries of which no bookie that answers has a copy
@@ -85,6 +86,7 @@ class LedgerScan:
         if metadata.state is LedgerState.IN_RECOVERY:
             self._recovering.append(ledger_id)
             self._since.append(stored.modified_ms or 0)
+            self._locked.append(bool(metadata.has_password))
         self._clocks.take(ledger_id, stored, metadata)
         if LOG_KEY in metadata.custom and self._log_root is not None and len(self.suspects) < self.SUSPECTS_MAX:
             name = metadata.custom[LOG_KEY].decode(errors="replace")
@@ -161,15 +163,17 @@ class LedgerScan:
         yield from self._clocks.findings(self.newest_ms)
 
     def _stuck(self, now_ms: int) -> Iterator[Finding]:
-        stuck, longest = Sample(), 0
-        for ledger_id, since_ms in zip(self._recovering, self._since, strict=True):
+        stuck, longest, option = Sample(), 0, ""
+        for ledger_id, since_ms, is_locked in zip(self._recovering, self._since, self._locked, strict=True):
             if now_ms - since_ms > self._stuck_ms:
+                option = OPTION if is_locked and not stuck.count else option  # the command names the first of them
                 stuck.add(ledger_id)
                 longest = max(longest, now_ms - since_ms)
         if stuck.count:
             what = f"{counted(stuck.count, 'ledger')} in recovery without any progress, the longest for {told_age(longest)}"
             advice = "whoever began is gone, or cannot decide for lack of bookies; recover it again when its bookies run"
-            yield _of("recovery-stuck", stuck, what, advice, "bk ledger recover {ledger}")
+            advice += ADVICE if option else ""
+            yield _of("recovery-stuck", stuck, what, advice, "bk ledger recover {ledger}" + option)
 
     def _gone_of(self) -> tuple[BookieId, ...]:
         return tuple(bookie for bookie, _ in self._lacking.most_common(SHOWN_MAX))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bk_core.client.doctor.findings import SHOWN_MAX, Finding
+from bk_core.client.doctor.passwords import password_option
 from bk_core.client.log.check import check_log
 from bk_core.client.log.history import ChunkCache, history_of
 from bk_core.client.log.intents import HISTORY, Intent, abandoned, intents_of, lives_here
@@ -22,6 +23,7 @@ from bk_core.protocol.log.history import Item
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.list_size import is_large
 from bk_core.protocol.log.names import store_of
+from bk_core.protocol.log.password import witnesses
 from bk_core.protocol.log.segments import HistoryRef
 from bk_core.protocol.log.vanished import may_be_collected
 
@@ -111,25 +113,30 @@ def _judge_log(client: BookKeeper, name: str, listed: LedgerList, ids: Sequence[
         if unread is not None and not isinstance(error, MetadataError):
             unread.append(f"the history of log {name}")
             return
+        option, hint = password_option(client, witnesses(listed))
         what = f"log {name} cannot be read to its beginning: {error.args[0]}"
-        yield Finding("log-unreadable", what, "see which of its ledgers cannot be read", f"bk log check {name}", logs=(name,))
+        advice = f"see which of its ledgers cannot be read{hint}"
+        yield Finding("log-unreadable", what, advice, f"bk log check {name}{option}", logs=(name,))
         return
     if lost:
+        option, hint = password_option(client, witnesses(listed))
         rows = sum(one.rows for one in lost)
         ledgers = tuple(one.ledger_id for one in lost)
         what = f"log {name} lists {counted(len(lost), 'ledger')} with {counted(rows, 'row')} that cannot be found"
         insists = " --even-if-alive" if any(one.ledger_id in missing for one in listed.live_segments) else ""  # it named the owner
         repair = f"bk log repair {name}" if store_of(name) is None else f"bk checkpoint rm {store_of(name)}{insists}"
         soon = "and soon, because bookies delete what no metadata names (Apache's within 15 minutes)"
-        advice = f"restore the metadata of the ledgers if it can be had, {soon}; `{repair}` gives them up for good"
-        command = f"bk log check {name}"
+        advice = f"restore the metadata of the ledgers if it can be had, {soon}; `{repair}{option}` gives them up for good{hint}"
+        command = f"bk log check {name}{option}"
         yield Finding("log-ledgers-missing", what, advice, command, ledgers=ledgers[:SHOWN_MAX], logs=(name,), count=len(lost))
     gone = [ledger_id for ledger_id, writer in writers.items() if writer.state == GONE]
     if gone:
         told = writers[gone[0]].told
         what = f"the writer of log {name} is gone ({told}), and ledger {gone[0]} is still open"
-        advice = "the next writer takes over by itself; this closes the ledger now, so that queries may write the log"
-        yield Finding("writer-gone", what, advice, f"bk log release {name}", ledgers=tuple(gone), logs=(name,), count=len(gone))
+        option, hint = password_option(client, gone)
+        advice = f"the next writer takes over by itself; this closes the ledger now, so that queries may write the log{hint}"
+        command = f"bk log release {name}{option}"
+        yield Finding("writer-gone", what, advice, command, ledgers=tuple(gone), logs=(name,), count=len(gone))
 
 
 def _named(client: BookKeeper, name: str, listed: LedgerList) -> Iterator[int]:
@@ -166,8 +173,10 @@ def _left_intents(client: BookKeeper, lists: dict[str, LedgerList], now_ms: int)
         if left:
             kind = f"log {name}" if name in lists else f"log {name}, which does not exist,"
             what = f"{counted(len(left), 'intent')} of processes that are gone stand beside {kind} for ledgers that were never listed"
-            advice = "the ledgers hold nothing that was committed; this closes and deletes them"
-            yield Finding("intents-left", what, advice, _collect(name), ledgers=tuple(left[:SHOWN_MAX]), logs=(name,), count=len(left))
+            option, hint = password_option(client, left)
+            advice = f"the ledgers hold nothing that was committed; this closes and deletes them{hint}"
+            command = f"{_collect(name)}{option}"
+            yield Finding("intents-left", what, advice, command, ledgers=tuple(left[:SHOWN_MAX]), logs=(name,), count=len(left))
 
 
 def _collect(name: str) -> str:
@@ -195,6 +204,6 @@ def judge_orphans(client: BookKeeper, suspects: Iterable[int], more: bool) -> It
         if not known:
             advice += ", and with --delete-orphans all also those of earlier versions, whose log may live at another log root"
         ledgers = tuple(orphan.ledger_id for orphan in found[:SHOWN_MAX])
-        yield Finding(
-            "orphans", what, advice, "bk log gc --delete-orphans known", ledgers=ledgers, logs=names[:SHOWN_MAX], count=len(found)
-        )
+        option, hint = password_option(client, ledgers)
+        command = f"bk log gc --delete-orphans known{option}"
+        yield Finding("orphans", what, advice + hint, command, ledgers=ledgers, logs=names[:SHOWN_MAX], count=len(found))

@@ -354,7 +354,7 @@ def test_what_gc_says_of_orphans(world: World, capsys: pytest.CaptureFixture[str
     world.wipe("ledgers-logs/logs/web")
     uri = world.uri("ledgers")
     status, out, _ = bk(capsys, uri, "log", "gc")
-    assert status == 0 and f"ledger {first} of log web, which is gone: left; --delete-orphans deletes it\n" in out
+    assert status == 0 and f"ledger {first} of log web, which is gone: left; bk log gc --delete-orphans known deletes it\n" in out
     assert f"ledger {unknown.ledger_id} of log old, which is gone from this log root (the ledger names none): left" in out
     status, out, _ = bk(capsys, uri, "log", "gc", "--delete-orphans", "known", "--json")
     said = [json.loads(line) for line in out.splitlines()]

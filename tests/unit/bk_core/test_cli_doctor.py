@@ -17,10 +17,11 @@ import bk_core
 from bk_core.client.doctor.bookies import READ_ONLY, judge_bookies
 from bk_core.client.doctor.findings import CODES, Finding
 from bk_core.client.doctor.probe import BookieProbe
-from bk_core.client.log.intents import Intent, intent_here, record_intent
+from bk_core.client.log.intents import Intent, create_intended, intent_here, intents_of, record_intent
 from bk_core.metadata.cookies import Cookie, decode_cookie, encode_cookie
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from bk_core.protocol.log.segments import LogProperties
 from tests.unit.bk_core.conftest import Bk
 
 ROOT = Path(bk_core.__file__).resolve().parents[1]
@@ -258,6 +259,100 @@ def test_ledgers_of_a_log_that_is_gone(bk: Bk, client: bk_core.BookKeeper) -> No
     assert (orphans["code"], orphans["logs"], orphans["ledgers"]) == ("orphans", ["events"], [segment.ledger_id])
     bk(*orphans["command"].split()[2:], group="log")
     assert found(bk) == []
+
+
+# --- commands about what has a password ----------------------------------------------------------------------------------
+
+PASSWORD = b"moss"
+
+
+def pasted(bk: Bk, command: str, directory: Path, status: int = 0) -> None:
+    """Run a command as it was printed, with the name of a file in place of FILE."""
+    (directory / "password").write_bytes(PASSWORD)
+    program, group, *arguments = command.replace("--password-file FILE", f"--password-file {directory / 'password'}").split()
+    assert program == "bk" and command.endswith(" --password-file FILE")
+    bk(*arguments, group=group, status=status)
+
+
+def locked(client: bk_core.BookKeeper) -> int:
+    """A log with a password; returns its only ledger."""
+    client.create_log("locked", entry_format="raw", password=PASSWORD)
+    with client.log("locked", password=PASSWORD).writer() as writer:
+        writer.append(b"row")
+    (segment,) = client.log("locked", password=PASSWORD).segments()
+    return int(segment.ledger_id)
+
+
+def test_a_dead_writer_of_a_log_with_a_password(bk: Bk, client: bk_core.BookKeeper, tmp_path: Path) -> None:
+    locked(client)
+    writer = create_intended(client, "locked", LogProperties(entry_format="raw"), password=PASSWORD)
+    writer.append(b"row")
+    (intent,) = intents_of(client, "locked").values()
+    for node in client.store.children("intents/locked"):
+        client.store.delete(f"intents/locked/{node}")
+    assert record_intent(client, "locked", replace(intent, pid=2**22 + 1, created_ms=OLD_MS, started=1))
+    (left,) = found(bk)
+    assert left["code"] == "intents-left" and left["advice"].endswith("FILE has its password")
+    bk("gc", group="log", status=1)
+    assert "locked: with the password of its ledgers in FILE: bk log gc locked --password-file FILE" in bk.err
+    pasted(bk, left["command"], tmp_path)
+    assert found(bk) == []
+    with pytest.raises(bk_core.BkError):
+        writer.append(b"row")
+        writer.close()
+
+
+def test_a_log_with_a_password_that_its_writer_left_open(bk: Bk, client: bk_core.BookKeeper, tmp_path: Path) -> None:
+    client.create_log("locked", entry_format="raw", password=PASSWORD)
+    with bk_core.connect(bk.uri) as dying:
+        writer = dying.log("locked", password=PASSWORD).writer()
+        writer.append(b"row")
+        (ledger_id,) = [one.ledger_id for one in client.log("locked", password=PASSWORD).segments()]
+        metadata = stored(client, ledger_id)
+        tag = {**json.loads(metadata.custom["writer"]), "pid": 2**22 + 1, "started": 1}
+        write(client, ledger_id, replace(metadata, custom={**metadata.custom, "writer": json.dumps(tag).encode()}))
+        (gone,) = found(bk)
+        assert gone["code"] == "writer-gone"
+        pasted(bk, gone["command"], tmp_path)
+        assert found(bk) == []
+        with pytest.raises(bk_core.BkError):
+            writer.append(b"row")
+            writer.close()
+
+
+def test_a_log_with_a_password_that_lost_a_ledger(bk: Bk, client: bk_core.BookKeeper, tmp_path: Path) -> None:
+    first = locked(client)
+    with client.log("locked", password=PASSWORD).writer() as writer:
+        writer.append(b"row")
+    client.delete_ledger(first, even_if_listed=True)
+    (lost,) = found(bk)
+    assert lost["code"] == "log-ledgers-missing" and "`bk log repair locked --password-file FILE` gives them up" in lost["advice"]
+    pasted(bk, lost["command"], tmp_path, status=1)
+
+
+def test_an_orphan_with_a_password(bk: Bk, client: bk_core.BookKeeper, tmp_path: Path) -> None:
+    ledger_id = locked(client)
+    write(client, ledger_id, replace(stored(client, ledger_id), state=LedgerState.OPEN, last_entry_id=-1, length=0))
+    client.store.delete("logs/locked")
+    (orphans,) = found(bk)
+    assert orphans["code"] == "orphans"
+    bk("gc", group="log")
+    assert "left; bk log gc --delete-orphans known --password-file FILE deletes it" in bk.out
+    bk("gc", "--delete-orphans", "known", group="log", status=1)
+    assert "with that in FILE, bk log gc --delete-orphans known --password-file FILE deletes it" in bk.err
+    pasted(bk, orphans["command"], tmp_path)
+    assert found(bk) == []
+
+
+def test_a_stuck_recovery_of_a_ledger_with_a_password(bk: Bk, client: bk_core.BookKeeper, tmp_path: Path) -> None:
+    with client.create_ledger(password=PASSWORD) as ledger:
+        ledger.append(b"x")
+    metadata = stored(client, ledger.ledger_id)
+    write(client, ledger.ledger_id, replace(metadata, state=LedgerState.IN_RECOVERY, last_entry_id=-1, length=0))
+    (stuck,) = found(bk, "--stuck-after", "0ms")
+    assert stuck["code"] == "recovery-stuck"
+    pasted(bk, stuck["command"], tmp_path)
+    assert found(bk, "--stuck-after", "0ms") == []
 
 
 def test_marks_and_auto_recovery(bk: Bk, client: bk_core.BookKeeper) -> None:
