@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, TypedDict, get_args
 from bk_core.arguments import COUNT, POSITIVE, POSITIVE_SECONDS, SECONDS, TEXT, check_fields, one_of, settings, whole
 from bk_core.errors import ArgumentTypeError, InvalidArgumentError
 from bk_core.metadata.access import METADATA_AUTH, MetadataAuth, MetadataTls
-from bk_core.metadata.uri import rack_options
+from bk_core.metadata.uri import rack_options, shown
 from bk_core.protocol.ledger.placement import location
 from bk_core.protocol.ledger.read.options import ReadOptions
 from bk_core.protocol.limits import Limits
@@ -139,6 +139,11 @@ class ClientConfig:
         self._check_racks()
         if self.security is not None and security_of(self.uri) is not None:
             raise InvalidArgumentError("TLS and passwords of bookies stand in the URI or beside it, not in both")
+
+    @property
+    def shown_uri(self) -> str:
+        """The URI as it may be shown to others: without its options, which name files of keys and passwords."""
+        return shown(self.uri).removesuffix("?...")
 
     @property
     def bookie_security(self) -> Security | None:

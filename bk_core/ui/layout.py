@@ -71,7 +71,7 @@ def render(world: World, page: Page, search: str = "") -> bytes:
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
-        tag("title", f"{page.title} - {_short(world.client.config.uri)}"),
+        tag("title", f"{page.title} - {_short(world.client.config.shown_uri)}"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
         tag("link", rel="icon", href="/static/icon.svg"),
@@ -123,7 +123,7 @@ def _footer(world: World) -> Markup:
     seen: Child = "not seen yet" if sight is None else ("seen ", moment(sight.at_ms))
     return tag(
         "footer",
-        tag("span", tag("span", world.client.config.uri, class_="id"), " ", seen, id="seen", data_live=True),
+        tag("span", tag("span", world.client.config.shown_uri, class_="id"), " ", seen, id="seen", data_live=True),
         tag("span", NOTHING, id="refreshing"),
         tag("button", "keys ", tag("kbd", "?"), type="button", id="show-keys", hidden=True),
     )

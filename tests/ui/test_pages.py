@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -121,6 +122,19 @@ def test_a_ledger_behind_a_password(world: World, visitor: Visitor) -> None:
     with bk_core.connect(world.cluster.uri) as client, served(client, b"another one") as (_, other):
         refused = other.settled(path)
         assert "BK-PASSWORD" in refused.text and "words behind" not in refused.text and "another one" not in refused.body
+
+
+@pytest.mark.parametrize("path", ["/", "/ledgers", "/doctor", "/no-such-page"])
+def test_no_page_shows_the_files_of_secrets(world: World, tmp_path: Path, path: str) -> None:
+    """The options of a URI name files of keys and passwords: what is before them says which cluster it is."""
+    for name in ("key", "password"):
+        (tmp_path / name).write_text("moss")
+    options = f"session_timeout_ms=8000&user=ann&auth=digest&password_file={tmp_path / 'password'}"
+    with bk_core.connect(f"{world.cluster.uri}?{options}") as client, served(client) as (_, visitor):
+        got = visitor.settled(path)
+        sound(got)
+        assert str(tmp_path) not in got.body and "password_file" not in got.body and "session_timeout_ms" not in got.body
+        assert f" - {world.cluster.uri.partition('://')[2]}</title>" in got.body and world.cluster.uri in got.text
 
 
 def test_looking_at_an_open_ledger_neither_fences_nor_closes_it(world: World, visitor: Visitor) -> None:

@@ -48,7 +48,7 @@ def _cluster(world: World, sight: Sight) -> Markup:
         ledgers.append(tag("span", f" ({unread:,} not read yet)", class_="soft"))
     pairs: list[tuple[str, Child]] = [
         ("cluster", tag("span", sight.cluster, class_="id")),
-        ("metadata service", tag("span", world.client.config.uri, class_="id")),
+        ("metadata service", tag("span", world.client.config.shown_uri, class_="id")),
         ("bookies", f"{len(sight.bookies.writable)} writable, {len(sight.bookies.readonly)} read-only, {len(sight.cookies)} with a cookie"),
         ("ledgers", ledgers),
         ("logs", link("/logs", f"{len(sight.logs):,}")),
