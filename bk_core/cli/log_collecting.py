@@ -62,7 +62,8 @@ def trim(
             keep_bytes = _either(min, keep_bytes, view.properties.retention_bytes)
         if before_seq is None and age_ms is None and keep_bytes is None:
             if retention:
-                raise click.UsageError(f"log {name} keeps everything for ever; set a retention with `bk log set`, or say what to drop")
+                text = f"log {name} has no retention and keeps everything for ever: give it one (`bk log set {name} --retention 30d`, or "
+                raise click.UsageError(f"{text}--retention-bytes 100GiB), or say what to drop (--older-than, --keep-bytes, --before-seq)")
             raise click.UsageError("say what to drop: --before-seq, --older-than, --keep-bytes or --retention")
         before = None if before_seq is None else Position(before_seq)
         _check_before(name, before, view)

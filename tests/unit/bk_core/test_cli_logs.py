@@ -355,6 +355,9 @@ def test_trim_needs_a_bound(bk: Bk, client: bk_core.BookKeeper) -> None:
     assert "say what to drop" in bk.err
     bk("trim", "a", "--retention", status=2)
     assert "keeps everything for ever" in bk.err
+    ((command, days),) = re.findall(r"`bk log (set a --retention) (\d+d)`", " ".join(bk.err.split()))
+    bk(*command.split(), days)
+    assert "dropped 0 segments" in bk("trim", "a", "--retention")
 
 
 def test_gc(bk: Bk, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
