@@ -176,8 +176,11 @@ def verdict(xray: Xray) -> str:
     counts = {state.name: count for state, count in xray.counts.items()}
     unseen = [f", {counts[name]:,} {words}" for name, words in (("UNASKED", "not asked"), ("SILENT", "not answered")) if name in counts]
     looked = f"{counted(xray.copies, 'copy', 'copies')} looked at ({read}, {xray.seconds:.1f} s{rate}){''.join(unseen)}"
-    bad = sum(one.stretch.count for one in xray.problems)
+    refusing = {seen.bookie for seen in xray.bookies if seen.silent is not None and seen.silent.name == "NOT_ADMITTED"}
+    unknown = sum(one.stretch.count for one in xray.problems if one.bookie in refusing and one.stretch.state.name == "SILENT")
+    bad = sum(one.stretch.count for one in xray.problems) - unknown
     found = "none in need of repair" if not bad else f"{bad:,} in need of repair"
+    found += f", {unknown:,} unknown: this client is not admitted" if unknown else ""
     return f"ledger {xray.ledger_id}: {looked}: {found}"
 
 

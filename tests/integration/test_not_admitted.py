@@ -109,6 +109,17 @@ def test_the_command_says_that_it_could_not_look(world: World, stranger: str, co
         assert "unknown (not admitted)" in out and "0 in need of repair, 1 unknown: this client is not admitted" in out
 
 
+@pytest.mark.parametrize("full", [(), ("--full",)])
+@pytest.mark.parametrize("stranger", STRANGERS)
+def test_an_x_ray_by_a_stranger_finds_nothing_in_need_of_repair(
+    world: World, stranger: str, full: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["ledger", "xray", str(world.ledger_id), "--uri", world.strangers[stranger], *full]) == 1
+    out = capfd.readouterr().out
+    assert "none in need of repair, 40 unknown: this client is not admitted" in out and "cannot be read there" not in out
+    assert out.count("silent (not admitted)") == 3
+
+
 # --- auto-recovery ------------------------------------------------------------------------------------------------------
 
 

@@ -152,6 +152,8 @@ class LedgerXray:
         if self._finished:
             return []
         match event:
+            case ReadReply(status=Status.UNAUTHORIZED):  # no read shows a password, so it is this client that is refused (RR-19)
+                return self.handle(replace(event, status=Status.NOT_ADMITTED, response=None), now_ns)
             case ReadReply(request=request) if request in self._probes:
                 self._probed(*self._probes.pop(request), event)
                 return self._go_on(now_ns)
