@@ -3,15 +3,18 @@ or a delay of auto-recovery nothing is copied either."""
 
 from __future__ import annotations
 
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import bk_core
-from bk_core import AutoRecoveryOptions, BookKeeper, RecoveryEvent
+from bk_core import AutoRecoveryOptions, BookKeeper, RecoveryEvent, cli
 from bk_core.bookie import apache
+from bk_core.bookie.children import free_port
 from bk_core.bookie.local_cluster import LocalCluster, local_cluster
 from bk_core.errors import BookieUnavailableError, NotEnoughBookiesError
 from tests import quick_java
@@ -163,3 +166,47 @@ def test_a_bookie_that_comes_back_within_the_delay_makes_no_copies(started: Call
             marks.set_disabled(False)
             until(lambda: any(event.kind == "repaired" for event in events), "nothing is repaired")
         cluster.restart(1)
+
+
+@pytest.fixture
+def apaches_auto_recovery(started: Callable[[int], LocalCluster], tmp_path: Path) -> Iterator[LocalCluster]:
+    """A cluster of Apache's bookies beside which their auto-recovery runs; the delay is stored before it begins."""
+    cluster = started(4)
+    assert cli.run(["cluster", "autorecovery", "--delay", "600", "--uri", cluster.uri]) == 0
+    configuration = tmp_path / "autorecovery.conf"
+    configuration.write_text(
+        f"metadataServiceUri={cluster.uri.replace('zk://', 'zk+hierarchical://', 1)}\nallowLoopback=true\nhttpServerEnabled=false\n"
+        f"bookiePort={free_port()}\njournalDirectory={tmp_path}/none\nledgerDirectories={tmp_path}/none\n"
+        "auditorPeriodicCheckInterval=0\n"  # the look at all ledgers, which it begins with, knows no delay
+    )
+    apache.write_logging(tmp_path / "logging")
+    main, arguments = "org.apache.bookkeeper.replication.AutoRecoveryMain", ["--conf", str(configuration)]
+    options = quick_java.java_options(APACHE_VERSION)
+    command = apache.java_command(apache.resolve(APACHE_VERSION), tmp_path / "logging", main, arguments, options=options)
+    with (tmp_path / "autorecovery.log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+        try:
+            yield cluster
+        finally:
+            process.terminate()
+
+
+@pytest.mark.parametrize("started", KINDS[1:], indirect=True)
+def test_apaches_auditor_keeps_to_the_delay_that_is_stored(apaches_auto_recovery: LocalCluster, tmp_path: Path) -> None:
+    """A bookie that restarts costs nothing; when the delay is taken away, what one that is away had is copied."""
+    cluster = apaches_auto_recovery
+    with bk_core.connect(cluster.uri, limits=PATIENT) as client:
+        marks = client.store.underreplication()
+        until(lambda: "Completed auditBookies" in (tmp_path / "autorecovery.log").read_text(), "no auditor")
+        with client.create_ledger(**SIZES) as ledger:
+            ledger.append_many([b"x"] * 20)
+        before = ledger.metadata.fragments
+        index = cluster.bookie_ids.index(before[0].ensemble[0])
+        cluster.stop_bookie(index)
+        cluster.wait_unregistered(index)
+        cluster.restart(index)  # this takes seconds, in which it would have been marked
+        assert client.ledger_metadata(ledger.ledger_id).fragments == before and not list(marks.marked_ledgers())
+        cluster.stop_bookie(index)
+        cluster.wait_unregistered(index)
+        assert cli.run(["cluster", "autorecovery", "--delay", "0", "--uri", cluster.uri]) == 0
+        until(lambda: client.ledger_metadata(ledger.ledger_id).fragments != before, "Apache's auditor does nothing")
+        cluster.restart(index)
