@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -266,6 +267,24 @@ def test_who_is_gone_and_who_is_silent_is_told_apart_and_ends() -> None:
     assert by_name["v"] == [(EntryState.UNASKED, 4001)]
     assert by_name["b"] == [(G, 5000)]
     assert {one.bookie: one.silent for one in result.bookies if one.silent is not None} == {"a": Status.TIMEOUT}
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_bookie_that_does_not_admit_this_client_says_nothing(full: bool) -> None:
+    """RR-19: it is asked no more after its first refusal."""
+    bookies = world((3, 2, 2), 200)
+    answer, asked = bookies.answer, Counter[str]()
+
+    def refuses(bookie: str, message: Request) -> tuple[Status, Response | None]:
+        asked[bookie] += 1
+        return (Status.UNAUTHORIZED, None) if bookie == "a" else answer(bookie, message)
+
+    bookies.answer = refuses  # type: ignore[method-assign]
+    result = bookies.run(LedgerXray(9, bookies.metadata, 1, registered=set(bookies.bodies), full=full))
+    by_name = {one.bookie: {part.state for part in one.stretches} for one in result.replicas}
+    assert by_name["a"] == {EntryState.SILENT} and not by_name["b"] & {EntryState.SILENT, EntryState.UNREADABLE}
+    assert {one.bookie: one.silent for one in result.bookies if one.silent is not None} == {"a": Status.NOT_ADMITTED}
+    assert asked["a"] == (1 if full else 2)  # for its last entry, and for its list
 
 
 @pytest.mark.parametrize("full", [True, False])
