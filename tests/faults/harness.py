@@ -50,6 +50,11 @@ ROWS_PER_FILE = 15
 FILES_PER_BATCH = 2
 
 
+def short(error: str, shown: int = 1500) -> str:
+    """Return the ends of an error of Spark: what happened stands in front of the frames of Java, and its cause behind them."""
+    return error if len(error) <= 2 * shown else f"{error[:shown]}\n...\n{error[-shown:]}"
+
+
 class HarnessError(Exception):
     """The cell cannot be judged."""
 
@@ -463,7 +468,7 @@ class Cell:
                 continue
             if answer["ok"]:
                 return answer
-            raise HarnessError(answer["error"][-1500:])
+            raise HarnessError(short(answer["error"]))
         raise HarnessError("the driver died again and again")
 
     def run(self, meanwhile: Callable[[], None] | None = None, **more: Any) -> bool:
@@ -493,7 +498,7 @@ class Cell:
         for _ in range(RUNS_MAX):
             if self.run(**more):
                 return
-        raise HarnessError(f"failed {RUNS_MAX} times: {self.errors[-1][-1500:]}")
+        raise HarnessError(f"failed {RUNS_MAX} times: {short(self.errors[-1])}")
 
     def lose(self, *names: str) -> None:
         """Delete files of the checkpoint, with their checksums. In ledgers this takes it from the driver that had it open."""
