@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias, TypedDict, get_args
+from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 from bk_core.arguments import COUNT, POSITIVE, POSITIVE_SECONDS, SECONDS, TEXT, check_fields, one_of, settings, whole
 from bk_core.errors import ArgumentTypeError, InvalidArgumentError
 from bk_core.metadata.access import METADATA_AUTH, MetadataAuth, MetadataTls
-from bk_core.metadata.uri import rack_options, shown
+from bk_core.metadata.uri import placement_of, rack_script_here, shown
 from bk_core.protocol.ledger.placement import location
 from bk_core.protocol.ledger.read.options import ReadOptions
 from bk_core.protocol.limits import Limits
@@ -80,8 +80,8 @@ class ClientConfig:
     mapping, Pulsar's ``/bookies``."""
     rack_script: str | None = None
     """The path of a script on this host that tells the racks of bookies, as Java's ``networkTopologyScriptFileName``: it gets up to 100
-    addresses as arguments and prints a place such as "/rack-a" for each. Also ``rack_script`` in the URI, which makes placement
-    rack-aware by itself. Connecting waits for its first answer (metadata.md 5.1)."""
+    addresses as arguments and prints a place such as "/rack-a" for each. None takes the one that the variable ``BK_RACK_SCRIPT`` names, if
+    it is set and placement is rack-aware. Connecting waits for its first answer (metadata.md 5.1)."""
     rack_script_timeout_s: float = 10.0
     """The time after which the script is killed. Where it fails, bookies keep their last known racks or are in the default rack, and the
     script is asked again a minute later."""
@@ -158,11 +158,11 @@ class ClientConfig:
         return self.limits if self.limits.unreachable_ns <= bound_ns else replace(self.limits, unreachable_ns=bound_ns)
 
     def _take_racks_of_uri(self) -> None:
-        found = rack_options(self.uri)
-        if "rack_script" in found and (self.racks is not None or self.rack_script not in (None, found["rack_script"])):
-            raise InvalidArgumentError("racks come from rack_script in the URI or from a setting beside it, not from both")
-        for name, value in found.items():
-            object.__setattr__(self, name, value)
+        found: Any = placement_of(self.uri)
+        if found is not None:
+            object.__setattr__(self, "placement", found)
+        if self.placement == "rack-aware" and self.racks is None and self.rack_script is None:
+            object.__setattr__(self, "rack_script", rack_script_here())
 
     def _check_racks(self) -> None:
         if self.min_ack_racks > 1 and self.placement != "rack-aware":

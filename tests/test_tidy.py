@@ -82,7 +82,7 @@ LAYERS = [
     Layer("bk_core.metadata.access", ("bk_core.arguments", "bk_core.errors", "bk_core.kerberos", "bk_core.secrets", "bk_core.tls_files"),
           frozenset({*PURE, "ssl"})),
     Layer("bk_core.metadata.uri", ("bk_core.display", "bk_core.errors", "bk_core.metadata.access", "bk_core.near", "bk_core.security"),
-          frozenset({*PURE, "re", "urllib"})),
+          frozenset({*PURE, "os", "re", "urllib"})),
     Layer("bk_core.net", ("bk_core.background", "bk_core.metrics", "bk_core.errors", "bk_core.threads", "bk_core.kernels",
                           "bk_core.protocol", "bk_core.secrets",
                           "bk_core.security", "bk_core.tls_files"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,11 +19,10 @@ SESSION_TIMEOUT_MS = 10_000
 _DIGITS_MAX = 20
 _OF_BOOKIES = "bookie_"
 _OF_PASSWORD = re.compile("[a-z_]*password", re.IGNORECASE)
-RACK_OPTIONS = ("placement", "rack_script")
-"""The options of a URI that are about the choice of bookies."""
-_OF_ALL = ("chroot", "log_root", "session_timeout_ms", *RACK_OPTIONS)
-_RACK_AWARE = "rack-aware"
-_PLACEMENTS = ("random", _RACK_AWARE)
+RACK_SCRIPT_VARIABLE = "BK_RACK_SCRIPT"
+"""The variable that names the script for racks, for programs that are given a URI alone."""
+_OF_ALL = ("chroot", "log_root", "session_timeout_ms", "placement")
+_PLACEMENTS = ("random", "rack-aware")
 _LAYOUTS = {"": None, "null": None, "hierarchical": "hierarchical", "longhierarchical": "longhierarchical", "flat": "flat"}
 _KNOWN = {"zk": "zk, zk+tls, zk+<layout>", "etcd": "etcd, etcd+tls, etcd+<layout>, etcd+apache"}
 APACHE = "apache"
@@ -93,7 +93,7 @@ def parse(uri: str) -> StoreUri:
         raise InvalidArgumentError(f"no metadata store is known for {scheme!r}; there are {', '.join(_KNOWN.values())} and memory")
     found = _of_servers(uri, driver, rest, by_tls, layouts[layout])
     found.bookies  # noqa: B018 - refused now if it cannot be read
-    rack_options(uri)
+    placement_of(uri)
     return found
 
 
@@ -118,23 +118,20 @@ def _of_servers(uri: str, driver: str, rest: str, by_tls: bool, layout: str | No
     return StoreUri(driver, hosts, parts.path, by_tls, layout, found, shown(uri))
 
 
-def rack_options(uri: str) -> dict[str, str]:
-    """Return what the options of a URI say about the choice of bookies: settings of a client by name. A script makes it rack-aware. Raises
-    InvalidArgumentError."""
-    query = dict(parse_qsl(uri.partition("?")[2].partition("#")[0], keep_blank_values=True))
-    found = {name: query[name] for name in RACK_OPTIONS if name in query}
-    for name, value in found.items():
-        if not value:
-            raise InvalidArgumentError(f"the option {name!r} of the URI has no value: write {name}=..., or leave it out")
-    if found.get("placement", _RACK_AWARE) not in _PLACEMENTS:
-        raise InvalidArgumentError(
-            f"the option 'placement' of the URI must be one of {', '.join(_PLACEMENTS)}, not {found['placement'][:80]!r}"
-        )
-    if "rack_script" in found:
-        if found.get("placement") == "random":
-            raise InvalidArgumentError("the option 'rack_script' of the URI means nothing with placement=random: leave one of them out")
-        found["placement"] = _RACK_AWARE
+def placement_of(uri: str) -> str | None:
+    """Return what the options of a URI say about the choice of bookies, None if they say nothing. Raises InvalidArgumentError."""
+    found = dict(parse_qsl(uri.partition("?")[2].partition("#")[0], keep_blank_values=True)).get("placement")
+    if found == "":
+        raise InvalidArgumentError("the option 'placement' of the URI has no value: write placement=..., or leave it out")
+    if found is not None and found not in _PLACEMENTS:
+        raise InvalidArgumentError(f"the option 'placement' of the URI must be one of {', '.join(_PLACEMENTS)}, not {found[:80]!r}")
     return found
+
+
+def rack_script_here() -> str | None:
+    """Return the script that the environment of this process names (``BK_RACK_SCRIPT``), None if it names none. A URI names no program,
+    because it comes from whoever writes a query, and this one runs on all hosts of a cluster."""
+    return os.environ.get(RACK_SCRIPT_VARIABLE) or None
 
 
 def shown(uri: str) -> str:

@@ -65,7 +65,7 @@ def run(zookeeper: ZooKeeperProcess, store: MetadataStore, tmp_path: Path) -> Ca
         place = SimpleNamespace(uri=uri, directory=tmp_path)
         lines = {"networkTopologyScriptFileName": str(scripts["java"])}
         java = JavaProcess(place, APACHE_VERSION, "v2", lines=lines, java=quick_java.java_options(APACHE_VERSION))  # type: ignore[arg-type]
-        with bk_core.connect(f"{uri}?rack_script={scripts['ours']}") as client:
+        with bk_core.connect(uri, placement="rack-aware", rack_script=str(scripts["ours"])) as client:
 
             def ensemble(ledger_id: int) -> set[str]:
                 return set(client.ledger_metadata(ledger_id).last_fragment.ensemble)

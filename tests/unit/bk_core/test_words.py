@@ -188,7 +188,7 @@ def test_an_option_in_front_of_its_command_says_where_it_goes(words: list[str], 
         ("zk:///ledgers", "'zk:///ledgers' lacks hosts: zk://host:port/ledgers"),
         (
             "zk://h:1/l?foo=1",
-            "'zk://h:1/l?...' has an unknown option 'foo'; there are chroot, log_root, session_timeout_ms, placement, rack_script, "
+            "'zk://h:1/l?...' has an unknown option 'foo'; there are chroot, log_root, session_timeout_ms, placement, "
             "auth, user, password_file, principal, keytab_file, ticket_cache, service, acl, readers, ca_file, cert_file, key_file, "
             "key_password_file, verify_host, key_store_file, key_store_password_file, "
             "trust_store_file, trust_store_password_file, tls_minimum",

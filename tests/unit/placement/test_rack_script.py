@@ -17,6 +17,7 @@ from bk_core.client.doctor.facts import rack_of
 from bk_core.errors import InvalidArgumentError, NotEnoughBookiesError
 from bk_core.metadata.memory import MemoryStore
 from bk_core.metadata.rack_script import ADDRESSES_MAX, RETRY_S, RackScript, ScriptedRacks
+from bk_core.metadata.uri import parse
 
 BY_LAST = """#!/bin/sh
 echo "$@" >> {told}
@@ -342,21 +343,21 @@ def test_settings_that_cannot_be_are_refused(store: MemoryStore, script: Script,
         connected(store, script, **settings)
 
 
-def test_a_uri_may_name_the_script(script: Script) -> None:
+def test_the_environment_names_a_script_and_a_uri_does_not(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A URI comes from whoever writes a query, and must not choose which programs run on the hosts of a cluster."""
+
     def config(options: str, **settings: object) -> bk_core.ClientConfig:
         return bk_core.ClientConfig(f"zk://h:1/ledgers?{options}", **settings)  # type: ignore[arg-type]
 
-    found = config(f"rack_script={script.path}", min_racks=3)
+    assert config("placement=rack-aware").rack_script is None
+    monkeypatch.setenv("BK_RACK_SCRIPT", str(script.path))
+    found = config("placement=rack-aware", min_racks=3)
     assert (found.placement, found.rack_script, found.min_racks) == ("rack-aware", str(script.path), 3)
-    assert config("placement=rack-aware").placement == "rack-aware" and config("chroot=/x").placement == "random"
-    for options, words in (
-        ("placement=nearest", "must be one of random, rack-aware"),
-        ("rack_script=", "has no value"),
-        ("placement=random&rack_script=/x", "leave one of them out"),
-    ):
+    assert (config("chroot=/x").placement, config("chroot=/x").rack_script) == ("random", None)
+    assert config("placement=rack-aware", rack_script="/y").rack_script == "/y"
+    assert config("placement=rack-aware", racks={"a": "/b"}).rack_script is None
+    for options, words in (("placement=nearest", "must be one of random, rack-aware"), ("placement=", "has no value")):
         with pytest.raises(InvalidArgumentError, match=words):
             config(options)
-    with pytest.raises(InvalidArgumentError, match="not from both"):
-        config("rack_script=/x", rack_script="/y")
-    with pytest.raises(InvalidArgumentError, match="not from both"):
-        config("rack_script=/x", racks={"a": "/b"})
+    with pytest.raises(InvalidArgumentError, match="unknown option 'rack_script'"):
+        parse(f"zk://h:1/ledgers?rack_script={script.path}")
