@@ -85,7 +85,7 @@ def _with_passwords(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
         yield secured
 
 
-@pytest.fixture(scope="module", params=["embedded", pytest.param("apache", marks=pytest.mark.apache)])
+@pytest.fixture(scope="module", params=[pytest.param("embedded", marks=pytest.mark.deep), pytest.param("apache", marks=pytest.mark.apache)])
 def secured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     directory = tmp_path_factory.mktemp("draining")
     try:
