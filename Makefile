@@ -90,12 +90,11 @@ lint: setup
 	@$(SAY) "clang-format"; $(BIN)/clang-format --dry-run -Werror $(C_CODE)
 
 SERVER_LANE := tests/integration tests/soak
-SERVERS_A_E := $(wildcard tests/integration/test_[a-e]*.py)
 SPARK_LANE  := tests/faults tests/spark tests/spark_soak tests/ui tests/wheel
 SHORT       := -m "not deep"
 
 ## lint and the tests; what `make` alone does. PYTEST_ARGS="tests/unit -x" runs just that
-# Four lanes side by side: each of them waits half of its time, those with servers longer. With PYTEST_ARGS there is one.
+# Three lanes side by side: each of them waits half of its time. With PYTEST_ARGS there is one.
 test: setup lint
 ifdef PYTEST_ARGS
 	@$(SAY) "tests"
@@ -103,13 +102,11 @@ ifdef PYTEST_ARGS
 else
 	@$(SAY) "tests: the lane of units is shown, those with servers and with Spark follow"
 	@$(ENV) status=0; lanes=(); trap 'kill "$${lanes[@]}" 2>/dev/null || true' INT TERM; \
+	$(BIN)/pytest -q $(SHORT) $(SERVER_LANE) > .cache/servers-lane.log 2>&1 & lanes+=($$!); \
 	$(BIN)/pytest -q $(SHORT) $(SPARK_LANE) > .cache/spark-lane.log 2>&1 & lanes+=($$!); \
-	$(BIN)/pytest -q $(SHORT) $(SERVERS_A_E) > .cache/servers-a-e-lane.log 2>&1 & lanes+=($$!); \
-	$(BIN)/pytest -q $(SHORT) $(SERVER_LANE) $(addprefix --ignore=,$(SERVERS_A_E)) > .cache/servers-f-z-lane.log 2>&1 & lanes+=($$!); \
 	$(BIN)/pytest -q $(SHORT) tests $(addprefix --ignore=,$(SERVER_LANE) $(SPARK_LANE)) || status=1; \
-	$(SAY) "tests with Spark"; wait "$${lanes[0]}" || status=1; cat .cache/spark-lane.log; \
-	$(SAY) "tests with servers, a to e"; wait "$${lanes[1]}" || status=1; cat .cache/servers-a-e-lane.log; \
-	$(SAY) "tests with servers, f to z"; wait "$${lanes[2]}" || status=1; cat .cache/servers-f-z-lane.log; exit $$status
+	$(SAY) "tests with Spark";   wait "$${lanes[1]}" || status=1; cat .cache/spark-lane.log; \
+	$(SAY) "tests with servers"; wait "$${lanes[0]}" || status=1; cat .cache/servers-lane.log; exit $$status
 endif
 
 ## the tests that play at length what those of `make test` play in short (marked deep). PYTEST_ARGS as for test
