@@ -98,7 +98,7 @@ class Pods(OwnLines):
         return made
 
     def address(self, index: int) -> tuple[str, int]:
-        """Where bookie ``index`` is."""
+        """Return the address at which bookie ``index`` is now."""
         return self._pods[index].address, self.port(index)
 
     def vanish(self, index: int) -> None:
