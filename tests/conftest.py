@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 from bk_core import kernels
+from bk_core.client.doctor import bookies as doctor_of_bookies
 from bk_core.errors import ZooKeeperProcessError
 from tests.quick_java import hasten_spark, hasten_zookeeper, ready_spark
 
@@ -23,6 +24,7 @@ settings.load_profile("no-deadline")
 hasten_spark()
 hasten_zookeeper()
 
+NEARLY_FULL = doctor_of_bookies.NEARLY_FULL
 FORCE = os.environ.get("BK_TEST_FORCE") == "1"
 _FLAG = Path(".cache") / "tests-running"
 
@@ -69,6 +71,21 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("spark") is not None:
         with suppress(ZooKeeperProcessError):  # no Java: the test skips, or fails with the reason
             ready_spark()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def disk_of_the_machine() -> Iterator[None]:
+    """All bookies of a test share the disk of the machine that runs it. How full it is says nothing of the cluster, so the doctor passes
+    over it; a test of that finding asks for ``limits_of_disks``."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(doctor_of_bookies, "NEARLY_FULL", float("inf"))
+        yield
+
+
+@pytest.fixture
+def limits_of_disks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The doctor judges disks, as it does for users."""
+    monkeypatch.setattr(doctor_of_bookies, "NEARLY_FULL", NEARLY_FULL)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

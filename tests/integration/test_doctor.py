@@ -130,6 +130,7 @@ def test_a_cookie_and_a_ledger_of_a_log_are_deleted(
     ]
 
 
+@pytest.mark.usefixtures("limits_of_disks")
 def test_a_full_disk(running_clusters: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     cluster = running_clusters("embedded")
     with small_disk(tmp_path / "disk", 128) as disk, closing(open_store(cluster.uri)) as store:

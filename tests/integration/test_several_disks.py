@@ -22,7 +22,7 @@ from tests.integration.conftest import APACHE_VERSION
 from tests.integration.patience import PATIENT, until
 from tests.integration.small_disk import fill_with, small_disk
 
-pytestmark = [pytest.mark.apache, pytest.mark.slow]
+pytestmark = [pytest.mark.apache, pytest.mark.slow, pytest.mark.usefixtures("limits_of_disks")]
 MIB = 1 << 20
 DISK_MIB = 96
 ONE: Any = {"ensemble_size": 1, "write_quorum_size": 1, "ack_quorum_size": 1}

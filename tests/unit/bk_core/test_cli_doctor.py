@@ -425,6 +425,7 @@ def test_the_clocks_of_writers(bk: Bk, client: bk_core.BookKeeper, monkeypatch: 
     assert codes(bk, "--clock") == ["clock-skew"] and "ahead" in json.loads(bk.out.splitlines()[0])["what"]
 
 
+@pytest.mark.usefixtures("limits_of_disks")
 def test_full_disks_and_mixed_releases(bk: Bk, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, third = client.bookies().writable
     spaces = {first: 1.0, second: 6.0, third: 60.0}
@@ -444,6 +445,7 @@ def test_full_disks_and_mixed_releases(bk: Bk, client: bk_core.BookKeeper, monke
     assert "nothing" not in bk("doctor", group="cluster")  # a note, and exit status 0 nevertheless
 
 
+@pytest.mark.usefixtures("limits_of_disks")
 @pytest.mark.parametrize(
     ("total", "free", "said", "command"),
     [
