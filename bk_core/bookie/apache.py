@@ -264,7 +264,8 @@ class ApacheBookie:
         make_directory(self._directory)
         write_logging(self._configuration)
         self._memory = (settings.heap_mb, settings.direct_mb)
-        self._options = (*(_OF_IPV6 if ":" in settings.host else ()), *settings.java)
+        self._temporary = self._directory / "tmp"
+        self._options = (f"-Djava.io.tmpdir={self._temporary}", *(_OF_IPV6 if ":" in settings.host else ()), *settings.java)
         self._asks_who = settings.lines.get("bookieAuthProviderFactoryClass") is not None
         self._conf.write_text(settings.configuration(uri, port, self._directory))
 
@@ -290,6 +291,7 @@ class ApacheBookie:
 
     def init_new_cluster(self) -> None:
         """Make root, LAYOUT and INSTANCEID with Apache's own shell. Raises BookieUnavailableError with its output if it fails."""
+        self._empty_temporary()
         arguments = ["-conf", str(self._conf), "initnewcluster"]
         shell = "org.apache.bookkeeper.bookie.BookieShell"
         command = java_command(self._libraries, self._configuration, shell, arguments, options=self._options)
@@ -306,6 +308,12 @@ class ApacheBookie:
             tail = "\n".join((done.stdout + done.stderr).splitlines()[-8:])
             raise BookieUnavailableError(f"initnewcluster ended with status {done.returncode}:\n{tail}")
 
+    def _empty_temporary(self) -> None:
+        """A JVM unpacks its native libraries into its folder for temporary files, 15 MB of them for RocksDB, and one that is killed leaves
+        them there. Each start begins with an empty one, so that they go with the bookie's directory at the latest."""
+        shutil.rmtree(self._temporary, ignore_errors=True)
+        make_directory(self._temporary)
+
     def start(self) -> None:
         """Start the JVM; ``wait_ready`` waits until it serves.
 
@@ -319,6 +327,7 @@ class ApacheBookie:
             if time.monotonic() > deadline:
                 raise OperationTimeoutError(f"another bookie is registered as {self.bookie_id}, and stays")
             time.sleep(0.1)
+        self._empty_temporary()
         arguments = ["--conf", str(self._conf)]
         main = "org.apache.bookkeeper.server.Main"
         command = java_command(self._libraries, self._configuration, main, arguments, *self._memory, self._options)
