@@ -308,8 +308,8 @@ def decommission(
     protocol: str,
     as_json: bool,
 ) -> int:
-    """Move everything off a bookie, alive or dead, until no fragment of any ledger names it. Exit status 1 if some still do, or if the
-    bookie takes new ledgers all the while.
+    """Move everything off a bookie, alive or dead, until no fragment of any ledger names it. Exit status 1 if some still do, if the bookie
+    takes new ledgers all the while, or if its cookie was to be deleted and it still ran at the end.
 
     Stop it first, or make it read-only (--read-only): clients place new ledgers on a bookie as long as it is registered as writable. Live
     writers go on. A ledger that is being written to the bookie right now stays until its writer moves on, or until --recover-open closes
@@ -351,19 +351,20 @@ def decommission(
             **_access(password, digest),
         )
         _note_refused(client, {bookie for repaired in report.repairs for bookie in repaired.not_admitting})
+    is_done = report.is_complete and not (delete_cookie and report.registered)
     if as_json:
         for repaired in report.repairs:
             say_json(display.repair_facts(repaired))
         done = {"complete": report.is_complete, "registered": report.registered, "writable": report.writable}
         named = {"namedBy": report.named_by, "writtenNow": [found.ledger_id for found in report.still_named if found.written]}
         say_json({"bookie": report.bookie, **done, "cookieDeleted": report.cookie_deleted, **named})
-        return 0 if report.is_complete else 1
+        return 0 if is_done else 1
     _say_repairs(report.repairs)
     _say_still_named(report)
     if not report.still_named:
         click.echo(f"no fragment of any ledger names {bookie_id} any more")
         click.echo(_what_next(report, delete_cookie))
-    return 0 if report.is_complete else 1
+    return 0 if is_done else 1
 
 
 def _make_read_only(client: BookKeeper, bookie: str, address: str | None, quiet: bool) -> None:

@@ -232,6 +232,12 @@ def test_decommission_says_what_to_do_next(client: Client, capsys: pytest.Captur
     client.decommission.cookie_deleted = False
     assert cli.run(["bookie", "decommission", "c:1", "--delete-cookie", "--yes"]) == 0
     assert "it had no cookie" in capsys.readouterr().out
+    client.decommission.registered = True  # emptied, and not stopped before the wait was over: what was asked for is not done
+    assert cli.run(["bookie", "decommission", "c:1", "--delete-cookie", "--yes"]) == 1
+    assert "stop it, then run" in capsys.readouterr().out
+    assert cli.run(["bookie", "decommission", "c:1"]) == 0
+    capsys.readouterr()
+    client.decommission.registered = False
     client.decommission.still_named = [StillNamed(9, LedgerState.OPEN, written=True, log="events"), StillNamed(12, LedgerState.CLOSED)]
     client.decommission.still_named.append(StillNamed(13, problem="not a protobuf message"))
     assert cli.run(["bookie", "decommission", "c:1"]) == 1
