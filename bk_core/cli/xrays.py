@@ -88,12 +88,13 @@ def xray(
 @password_option
 @cluster_options
 def verify_log(name: str, rate: float | None, password: str, uri: str, protocol: str, as_json: bool) -> int:
-    """Read every copy of every entry that a log lists, and check its digest. Exit status 1 if one is in need of repair.
+    """Read every copy of every entry that a log lists, and check its digest. Exit status 1 if one is in need of repair,
+    or unknown because bookies do not admit this client.
 
     First the list is checked, as by `bk log check`. Then each ledger that it names, history included, is x-rayed: entries that no segment
     has are left out. It only reads, and never fences. `bk ledger repair` mends what is found.
 
-    --json: log, good, ledgers, copies, bytesRead, damaged, listProblems, damages; the page Looking inside says what is in them.
+    --json: log, good, ledgers, copies, bytesRead, damaged, unknown, listProblems, damages; the page Looking inside says what is in them.
     """
     from bk_core.client.log.verify import verify_log as verify
 

@@ -14,6 +14,7 @@ from bk_core.errors import InvalidArgumentError
 from bk_core.protocol.ledger.metadata import BookieId, LedgerAccess, LedgerMetadata
 from bk_core.protocol.ledger.plausible import check_plausible
 from bk_core.protocol.ledger.xray import BookieXray, EntryState, LedgerXray, ReplicaXray, Stretch, XrayResult
+from bk_core.protocol.wire.messages import Status
 
 if TYPE_CHECKING:
     from bk_core.client.client import BookKeeper
@@ -85,6 +86,12 @@ class Xray:
             for stretch in replica.stretches if not replica.decided else ():
                 if stretch.state is EntryState.MISSING:
                     yield XrayProblem(replica.bookie, replica.position, stretch)
+
+    @property
+    def unknown(self) -> int:
+        """The number of copies among the problems of which nothing is known, because their bookie does not admit this client (RR-19)."""
+        refusing = {seen.bookie for seen in self.bookies if seen.silent is Status.NOT_ADMITTED}
+        return sum(one.stretch.count for one in self.problems if one.bookie in refusing and one.stretch.state is EntryState.SILENT)
 
     @property
     def is_good(self) -> bool:

@@ -176,12 +176,13 @@ def verdict(xray: Xray) -> str:
     counts = {state.name: count for state, count in xray.counts.items()}
     unseen = [f", {counts[name]:,} {words}" for name, words in (("UNASKED", "not asked"), ("SILENT", "not answered")) if name in counts]
     looked = f"{counted(xray.copies, 'copy', 'copies')} looked at ({read}, {xray.seconds:.1f} s{rate}){''.join(unseen)}"
-    refusing = {seen.bookie for seen in xray.bookies if seen.silent is not None and seen.silent.name == "NOT_ADMITTED"}
-    unknown = sum(one.stretch.count for one in xray.problems if one.bookie in refusing and one.stretch.state.name == "SILENT")
-    bad = sum(one.stretch.count for one in xray.problems) - unknown
-    found = "none in need of repair" if not bad else f"{bad:,} in need of repair"
-    found += f", {unknown:,} unknown: this client is not admitted" if unknown else ""
-    return f"ledger {xray.ledger_id}: {looked}: {found}"
+    bad = sum(one.stretch.count for one in xray.problems) - xray.unknown
+    return f"ledger {xray.ledger_id}: {looked}: {_judged(bad, xray.unknown)}"
+
+
+def _judged(bad: int, unknown: int, more: str = "") -> str:
+    found = f"{bad:,} in need of repair{more}" if bad else "none in need of repair"
+    return found + (f", {unknown:,} unknown: this client is not admitted" if unknown else "")
 
 
 def shown(xray: Xray) -> list[Table | Lines | str]:
@@ -257,8 +258,7 @@ def verified(report: LogVerification) -> str:
     looked = f"{counted(report.copies, 'copy', 'copies')} in {counted(report.ledgers, 'ledger')} looked at"
     read = f"{looked}, {rounded_size(report.bytes_read)} read"
     lists = f"{counted(len(report.check.problems), 'problem')} of its list" if report.check.problems else "its list is good"
-    bad = f"{report.damaged:,} in need of repair{left}" if report.damaged else "none in need of repair"
-    return f"log {report.log}: {lists}; {read}: {bad}"
+    return f"log {report.log}: {lists}; {read}: {_judged(report.damaged, report.unknown, left)}"
 
 
 def verified_facts(found: LogVerification) -> dict[str, object]:
@@ -270,6 +270,7 @@ def verified_facts(found: LogVerification) -> dict[str, object]:
         "copies": found.copies,
         "bytesRead": found.bytes_read,
         "damaged": found.damaged,
+        "unknown": found.unknown,
         "listProblems": [
             {"problem": one.kind, "ledger": one.ledger_id, "firstSeq": one.first_seq, "lastSeq": one.last_seq, "what": one.what}
             for one in found.check.problems

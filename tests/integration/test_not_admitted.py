@@ -167,6 +167,25 @@ def test_a_history_that_a_stranger_cannot_read_is_not_broken(world: World, capfd
                 _, found, _ = ran(capfd, "cluster", "doctor", "--json", "--uri", world.strangers[stranger])
                 assert [one["code"] for one in found[:-1] if not one["code"].startswith("disk")] == ["not-admitted"]
                 assert found[-1]["unchecked"][1:] == ["the history of log long"]
+                status, (check,), _ = ran(capfd, "log", "check", "long", "--json", "--uri", world.strangers[stranger])
+                assert status == 1 and {one["problem"] for one in check["problems"]} == {"not-admitted"}
+        finally:
+            log.delete()
+
+
+@pytest.mark.parametrize("stranger", STRANGERS)
+def test_copies_of_a_log_are_unknown_to_a_stranger(world: World, stranger: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with bk_core.connect(world.uri, limits=PATIENT) as bk:
+        log = bk.create_log("seen", entry_format="raw")
+        try:
+            with log.writer() as writer:
+                writer.append(b"row")
+            status, (found,), _ = ran(capfd, "log", "verify", "seen", "--json", "--uri", world.strangers[stranger])
+            assert (status, found["good"], found["copies"], found["damaged"], found["unknown"]) == (1, False, 0, 0, 3)
+            assert [one["problem"] for one in found["listProblems"]] == ["not-admitted"]
+            assert cli.run(["log", "verify", "seen", "--uri", world.strangers[stranger]]) == 1
+            assert "none in need of repair, 3 unknown: this client is not admitted" in capfd.readouterr().out
+            assert log.verify().is_good
         finally:
             log.delete()
 

@@ -15,11 +15,13 @@ from bk_core.client.log.live_writers import ALIVE, live_writers
 from bk_core.display.words import counted
 from bk_core.errors import (
     BkError,
+    BookieSecurityError,
     InvalidArgumentError,
     LogDataLossError,
     LogError,
     LogWriterAliveError,
     NoSuchLedgerError,
+    UnauthorizedError,
     WrongPasswordError,
 )
 from bk_core.protocol.ledger.metadata import LedgerState
@@ -29,14 +31,17 @@ from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.names import store_of
 from bk_core.protocol.log.segments import HistoryRef, Segment
 from bk_core.protocol.log.writing_off import write_off
+from bk_core.protocol.wire.messages import Status
 
 _TRIES = 5
+_REFUSALS = (Status.UNAUTHORIZED.name, Status.NOT_ADMITTED.name)
 
 
 @dataclass(frozen=True, slots=True)
 class LogProblem:
     """``kind``: missing, short (closed before the last listed entry), unreadable, password (it has another one), foreign (of another
-    log, or of none, and not adopted), history (a chunk of it).
+    log, or of none, and not adopted), history (a chunk of it), not-admitted (bookies do not admit this client, so that nothing is known of
+    what the ledger holds, RR-19).
 
     ``first_seq .. last_seq`` are the segments concerned, both inclusive; ``rows`` and ``bytes`` what the list says is in them.
     """
@@ -134,7 +139,7 @@ class _Look:
             chunk = self._load(ref)
             foreign = self._foreign(ref.ledger_id, self._client.ledger_metadata(ref.ledger_id).custom)
         except BkError as error:
-            kind = "history" if ledger_exists(self._client, ref.ledger_id) else "missing"
+            kind = "missing" if not ledger_exists(self._client, ref.ledger_id) else _kind(error, "history")
             self.problems.append(LogProblem(kind, *place, f"history: {error}"))
         else:
             if foreign is not None:
@@ -174,8 +179,14 @@ class _Look:
         except WrongPasswordError as error:
             return "password", str(error)
         except BkError as error:
-            return "unreadable", str(error)
+            return _kind(error, "unreadable"), str(error)
         return None
+
+
+def _kind(error: BkError, otherwise: str) -> str:
+    """A read shows no password, so one that bookies call unauthorized was refused because of this client."""
+    refused = isinstance(error, BookieSecurityError | UnauthorizedError)
+    return "not-admitted" if refused or error.context.get("status") in _REFUSALS else otherwise
 
 
 @checked(password=SECRET)

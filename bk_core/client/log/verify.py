@@ -40,7 +40,8 @@ class LogDamage:
 class LogVerification:
     """The result of a verification. ``check`` is what ``check_log`` says of the list; ``copies`` and ``bytes_read`` count what was read.
 
-    ``damages`` are at most DAMAGES_MAX stretches of copies; ``damaged`` counts the copies of all.
+    ``damages`` are at most DAMAGES_MAX stretches of copies; ``damaged`` counts the copies of all. ``unknown`` counts those on bookies that
+    do not admit this client, which ``damages`` have too: nothing is known of them (RR-19).
     """
 
     log: str
@@ -50,9 +51,11 @@ class LogVerification:
     bytes_read: int
     damaged: int
     damages: tuple[LogDamage, ...]
+    unknown: int = 0
 
     def __repr__(self) -> str:
         told = f"{counted(self.copies, 'copy', 'copies')}, {self.damaged:,} in need of repair"
+        told += f", {self.unknown:,} unknown" if self.unknown else ""
         told += f", {counted(len(self.check.problems), 'problem')} of the list"
         return f"<LogVerification {self.log}: {told}>"
 
@@ -65,8 +68,8 @@ class LogVerification:
 
     @property
     def is_good(self) -> bool:
-        """True if the list has no problem and no copy is in need of repair."""
-        return self.check.is_good and not self.damaged
+        """True if the list has no problem, no copy is in need of repair and none is unknown."""
+        return self.check.is_good and not self.damaged and not self.unknown
 
 
 @checked(password=SECRET, bytes_per_second=POSITIVE)
@@ -86,7 +89,7 @@ def verify_log(
     checked_list = check_log(client, name, password=password)
     view = read_log(client, name)
     damages: list[LogDamage] = []
-    ledgers, copies, size, damaged = set(), 0, 0, 0
+    ledgers, copies, size, damaged, unknown = set(), 0, 0, 0, 0
     for ledger_id, first, last, seqs in _spans(view):
         try:
             found = cast("BookKeeper", client).xray(
@@ -96,11 +99,12 @@ def verify_log(
             continue
         ledgers.add(ledger_id)
         copies, size = copies + found.copies, size + found.bytes_read
+        unknown, damaged = unknown + found.unknown, damaged - found.unknown
         for problem in found.problems:
             damaged += problem.stretch.count
             if len(damages) < DAMAGES_MAX:
                 damages.append(LogDamage(ledger_id, *seqs, problem))
-    return LogVerification(name, checked_list, len(ledgers), copies, size, damaged, tuple(damages))
+    return LogVerification(name, checked_list, len(ledgers), copies, size, damaged, tuple(damages), unknown)
 
 
 def _spans(view: LogView) -> Iterator[tuple[int, int, int | None, tuple[int | None, int | None]]]:
