@@ -63,6 +63,7 @@ T = TypeVar("T")
 
 METADATA_THREADS = 4
 CLOSE_S = 10.0
+REFRESHES_MAX = 3  # looks at the registered bookies that the watch overtakes; after that it has brought what is newer
 MOVED_LATELY_NS = 60_000_000_000  # a read takes less, and one that is asked again in vain does it once
 # The statuses of an operation that lacks connections.
 BEHIND_A_SHORTAGE = (ReadError, RecoveryFailedError, NotEnoughBookiesError, AddQuorumTimeoutError, WriteFailedError, OperationTimeoutError)
@@ -130,6 +131,8 @@ class Session:
         self._closables_lock = RLock()
         self._closed = False
         self._view = BookieView((), ())
+        self._views = 0  # that were stored until now
+        self._view_lock = RLock()
         self._emptied: tuple[BookieId, ...] = ()
         self._emptied_lock = RLock()
         self.owner: Callable[[], object] = lambda: None
@@ -234,19 +237,21 @@ class Session:
 
     def _bookies_changed(self, view: BookieView) -> None:
         if self.racks is not None:
-            self.racks.bookies_changed({*view.writable, *view.readonly})
-        before, self._view = self._view, view
-        were, are = {*before.writable, *before.readonly}, {*view.writable, *view.readonly}
-        came = frozenset(view.writable).difference(before.writable)
-        self.reactor.post(partial(self._tell_of_bookies, were - are, are - were, came))
+            self.racks.bookies_changed(view.registered)
+        with self._view_lock:
+            self._views += 1
+            before, self._view = self._view, view
+            came = frozenset(view.writable).difference(before.writable) | view.anew.intersection(view.writable)
+            gone, back = before.registered - view.registered | view.anew, view.registered - before.registered | view.anew
+            self.reactor.post(partial(self._tell_of_bookies, gone, back, came))
 
-    def _tell_of_bookies(self, gone: Iterable[BookieId], back: Collection[BookieId], came: frozenset[BookieId]) -> None:
+    def _tell_of_bookies(self, gone: Collection[BookieId], back: Collection[BookieId], came: frozenset[BookieId]) -> None:
         """Tell all whom it concerns that registrations are ``gone`` or ``back``, and that bookies ``came`` which may be written to."""
         self._refusals.over(*gone)
         self._suspects.probe()
         self._look_for_moved()
         self._look_names_up(back)
-        for link in [link for key, link in self._links.items() if key[0] in came]:
+        for link in [link for key, link in self._links.items() if key[0] in back or key[0] in came]:
             link.returned()
         for driver in tuple(self._on_bookies):
             driver.feed(BookiesChanged(came))
@@ -270,7 +275,15 @@ class Session:
         return self._view
 
     def refresh_bookies(self) -> None:
-        self._bookies_changed(self.store.bookies())
+        """Look at the registered bookies now, because the watch may be a moment behind. What the watch brought meanwhile may be newer, and
+        stays."""
+        for _ in range(REFRESHES_MAX):
+            seen = self._views
+            view = self.store.bookies()
+            with self._view_lock:
+                if self._views == seen:
+                    self._bookies_changed(view)
+                    break
         self._settle_racks()
 
     def note_answer(self, bookie: BookieId, status: Status) -> None:
@@ -385,7 +398,7 @@ class Session:
     def _look_for_moved(self) -> None:
         """Ask for the current addresses of the registered bookies that this client is connected to (LINK-4)."""
         view = self._view
-        for bookie in {bookie for bookie, _, _ in self._links} & {*view.writable, *view.readonly}:
+        for bookie in view.registered.intersection(bookie for bookie, _, _ in self._links):
             self.metadata_call(partial(self.store.resolve, bookie), partial(self._found, bookie))
 
     def _found(self, bookie: BookieId, address: tuple[str, int] | None, error: Exception | None) -> None:

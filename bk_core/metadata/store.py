@@ -8,7 +8,7 @@ raise MetadataOutcomeUnknownError (META-12: the caller repeats the identical req
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from bk_core.metadata.underreplication import UnderreplicationStore
@@ -30,10 +30,20 @@ class Versioned:
 
 @dataclass(frozen=True, slots=True)
 class BookieView:
-    """Registered bookies, ids in sorted order. A bookie in both lists counts as writable (metadata.md 4.1)."""
+    """Registered bookies, ids in sorted order. A bookie in both lists counts as writable (metadata.md 4.1).
+
+    ``anew`` has the bookies that registered anew so soon after their last registration was gone that the view before has them, too. Only
+    watches tell of them, and only of bookies whose addresses their store was asked for.
+    """
 
     writable: tuple[BookieId, ...]
     readonly: tuple[BookieId, ...]
+    anew: frozenset[BookieId] = field(default=frozenset(), compare=False)
+
+    @property
+    def registered(self) -> frozenset[BookieId]:
+        """The ids of the registered bookies, writable or read-only."""
+        return frozenset((*self.writable, *self.readonly))
 
     def __repr__(self) -> str:
         return f"<BookieView {len(self.writable)} writable, {len(self.readonly)} read-only>"
@@ -147,7 +157,7 @@ class MetadataStore(Protocol):
         """Return why a bookie that serves may have no registration in this cluster, for messages; "" where one without it is down."""
 
     def watch_bookies(self, callback: Callable[[BookieView], None]) -> Watch:
-        """Call ``callback`` at once and then after each change, from any thread."""
+        """Call ``callback`` at once, then after each change, and when bookies registered ``anew``; from any thread."""
 
     def resolve(self, bookie_id: BookieId) -> tuple[str, int]:
         """Return host and port. Falls back to parsing ``host:port``; raises BookieUnavailableError if neither works (metadata.md 4.4)."""

@@ -100,8 +100,8 @@ class MetadataChanged:
 
 @dataclass(frozen=True, slots=True)
 class BookiesChanged:
-    """Bookies registered or left; those that ``came`` are registered as writable and were not before. A ledger that waits for a replacement
-    then looks again (G-10)."""
+    """Bookies registered or left; those that ``came`` registered as writable since the last event, perhaps anew. A ledger that waits for a
+    replacement then looks again (G-10)."""
 
     came: frozenset[BookieId] = frozenset()
 

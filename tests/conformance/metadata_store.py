@@ -293,6 +293,7 @@ def _check_bookies(one: MetadataStore, two: MetadataStore, open_store: OpenStore
         third.register_bookie("bookie-a", "127.0.0.3", 3183)
         eventually(lambda: two.resolve("bookie-a") == ("127.0.0.3", 3183))
     eventually(lambda: views[-1] == BookieView((), ()))  # closing the store ended its registrations
+    _check_registrations_anew(one, two, views)
     watch.cancel()
     eventually(lambda: _unresolvable(two, "bookie-a"))
     assert _unresolvable(two, "bookie-a")  # and not where it was
@@ -302,6 +303,21 @@ def _check_bookies(one: MetadataStore, two: MetadataStore, open_store: OpenStore
         assert _unresolvable(two, "127.0.0.4:3184")  # an id without a registration, that looks like another's address
         assert two.resolve("127.0.0.5:3184") == ("127.0.0.5", 3184)
     assert two.resolve("h:3181") == ("h", 3181)
+
+
+def _check_registrations_anew(one: MetadataStore, two: MetadataStore, views: list[BookieView]) -> None:
+    """A watch tells of each registration anew, however soon it follows the last one: by a view without the bookie, or by ``anew``."""
+    registered = one.register_bookie("bookie-a", "127.0.0.1", 3181)
+    eventually(lambda: views[-1].registered == {"bookie-a"})
+    for _ in range(20):
+        two.resolve("bookie-a")
+        seen = len(views)
+        registered.close()
+        registered = one.register_bookie("bookie-a", "127.0.0.1", 3181)
+        eventually(lambda seen=seen: any(not view.registered or view.anew == {"bookie-a"} for view in views[seen:]))
+        eventually(lambda: views[-1].registered == {"bookie-a"})
+    registered.close()
+    eventually(lambda: views[-1] == BookieView((), ()))
 
 
 def _check_rack_map(one: MetadataStore, two: MetadataStore) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import RLock
 from typing import Any
 
 from bk_core.client.peers import Resolver, Suspects
@@ -58,6 +59,8 @@ class SimSession(Session):
         self._moved_ns = {}
         self._emptied = ()
         self._view = BookieView((), ())
+        self._views = 0
+        self._view_lock = RLock()
         self._on_bookies = {}
         self._reads = ReadHistory(self.config.limits.speculative_read_ns)
         quarantine_ns = int(QUARANTINE_S * 1e9)

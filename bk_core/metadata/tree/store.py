@@ -489,6 +489,9 @@ class TreeStore(ABC):
             else:
                 bookie_id = event.path.rpartition("/")[2]
                 self._changes[bookie_id] = self._changes.get(bookie_id, 0) + 1
+        if event.path is not None:
+            for watch in self._keeper.each(BookiesWatch):
+                watch.registration_changed(bookie_id)
 
     def _forget(self, registration: NodeRegistration) -> None:
         self._keeper.remove(registration)

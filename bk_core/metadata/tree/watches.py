@@ -9,11 +9,13 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock, RLock
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from bk_core.background import OwnThread
 from bk_core.errors import (
@@ -36,6 +38,7 @@ _LOG = logging.getLogger(__name__)
 _KEEPER_RETRY_S = 0.5
 _KEEPER_JOIN_S = 5.0
 
+C = TypeVar("C", bound="Charge")
 Arm = Callable[[Any], None]
 Stamp = tuple[int, int] | None  # (creation, last change) of a node as transaction ids; None if it does not exist
 
@@ -80,6 +83,11 @@ class Keeper:
             charges = list(self._charges.values())
         for charge in charges:
             self._queue.put(charge)
+
+    def each(self, kind: type[C]) -> list[C]:
+        """Return the charges of this kind."""
+        with self._lock:
+            return [charge for charge in self._charges.values() if isinstance(charge, kind)]
 
     def close(self) -> None:
         with self._lock:
@@ -205,7 +213,7 @@ class NodeWatch(_KeptWatch):
 
 
 class BookiesWatch(_KeptWatch):
-    """Calls back at once, then whenever the registered bookies differ from those at the last call."""
+    """Calls back at once, then whenever the registered bookies differ from those at the last call, or registered anew since."""
 
     def __init__(
         self, keeper: Keeper, probe: Callable[[Callable[[Any], None] | None], BookieView], callback: Callable[[BookieView], None]
@@ -214,6 +222,7 @@ class BookiesWatch(_KeptWatch):
         self._probe = probe
         self._callback: Callable[[BookieView], None] | None = callback
         self._seen: BookieView | None = None
+        self._changed: deque[BookieId] = deque()
 
     def start(self) -> None:
         view, callback = self._probe(self._on_event), self._callback
@@ -225,11 +234,22 @@ class BookiesWatch(_KeptWatch):
     def look(self) -> None:
         if self._cancelled or self._seen is None:
             return
-        view, callback = self._probe(self._on_event), self._callback
-        if view == self._seen or callback is None:
+        changed = {self._changed.popleft() for _ in range(len(self._changed))}
+        try:
+            view, callback = self._probe(self._on_event), self._callback
+        except BaseException:
+            self._changed.extend(changed)
+            raise
+        anew = self._seen.registered & view.registered & changed  # gone and back between two looks: both lists have them
+        if callback is None or (view == self._seen and not anew):
             return
         self._seen = view
-        callback(view)
+        callback(replace(view, anew=anew))
+
+    def registration_changed(self, bookie: BookieId) -> None:
+        """Note that a registration was changed or is gone, and look. Any thread."""
+        self._changed.append(bookie)
+        self._on_event(None)
 
     def cancel(self) -> None:
         super().cancel()

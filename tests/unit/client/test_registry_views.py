@@ -1,0 +1,114 @@
+"""What a session makes of the lists of registered bookies that it gets: who came, who registered anew, and which list is newer."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import Future
+
+import pytest
+
+import bk_core
+from bk_core.client.session import Session
+from bk_core.metadata.memory import MemoryStore
+from bk_core.metadata.store import BookieView
+from bk_core.protocol.events import BookiesChanged
+
+FIRST, SECOND, THIRD = "10.0.0.1:1", "10.0.0.2:1", "10.0.0.9:1"
+
+
+class Slow(MemoryStore):
+    """A store in which one thread reads the registry and then waits."""
+
+    def __init__(self) -> None:
+        super().__init__(uuid.uuid4().hex)
+        self.initialize_cluster()
+        self.waiting: threading.Thread | None = None
+        self.has_read, self.go_on = threading.Event(), threading.Event()
+
+    def bookies(self) -> BookieView:
+        view = super().bookies()
+        if threading.current_thread() is self.waiting:
+            self.has_read.set()
+            assert self.go_on.wait(30)
+        return view
+
+
+class Told:
+    """A link and a writer that take down what they are told."""
+
+    def __init__(self, bookie: str) -> None:
+        self.bookie, self.address = bookie, None
+        self.returns = 0
+        self.came: list[frozenset[str]] = []
+
+    def returned(self) -> None:
+        self.returns += 1
+
+    def moved(self, _address: object) -> bool:
+        return False
+
+    def feed(self, event: BookiesChanged) -> None:
+        self.came.append(event.came)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def store() -> Slow:
+    return Slow()
+
+
+@pytest.fixture
+def session(store: Slow) -> Iterator[Session]:
+    with bk_core.connect("memory://views", store=store) as client:
+        yield client._session
+
+
+def on_reactor(session: Session, function: object) -> None:
+    done: Future[None] = Future()
+    session.reactor.post(lambda: done.set_result(function()))  # type: ignore[operator]
+    done.result(30)
+
+
+def test_a_refresh_does_not_replace_what_the_watch_brought_meanwhile(store: Slow, session: Session) -> None:
+    store.register_bookie(FIRST, "10.0.0.1", 1)
+    store.waiting = threading.Thread(target=session.refresh_bookies)
+    store.waiting.start()
+    assert store.has_read.wait(30)
+    store.register_bookie(THIRD, "10.0.0.9", 1)
+    assert session.bookies().writable == (FIRST, THIRD)
+    store.go_on.set()
+    store.waiting.join(30)
+    assert session.bookies().writable == (FIRST, THIRD)
+
+
+@pytest.mark.parametrize("readonly", [False, True], ids=["writable", "read-only"])
+def test_the_pause_ends_when_a_bookie_registers_again(store: Slow, session: Session, readonly: bool) -> None:
+    """LINK-7. A bookie that comes back as read-only is read from."""
+    registered = store.register_bookie(FIRST, "10.0.0.1", 1)
+    link = Told(FIRST)
+    on_reactor(session, lambda: session._links.update({(FIRST, "data", 0): link}))  # type: ignore[dict-item]
+    registered.close()
+    on_reactor(session, lambda: None)
+    before = link.returns
+    store.register_bookie(FIRST, "10.0.0.1", 1, readonly=readonly)
+    on_reactor(session, lambda: None)
+    assert link.returns == before + 1
+    on_reactor(session, session._links.clear)
+
+
+def test_a_registration_anew_between_two_lists_counts_as_one(store: Slow, session: Session) -> None:
+    """LINK-4, LINK-7, EC-6: ``anew`` says it of a bookie that both lists have. A read-only one takes no entries."""
+    link, writer = Told(FIRST), Told("")
+    on_reactor(session, lambda: session._links.update({(FIRST, "data", 0): link}))  # type: ignore[dict-item]
+    on_reactor(session, lambda: session.tell_of_bookies(writer, True))  # type: ignore[arg-type]
+    session._bookies_changed(BookieView((FIRST, SECOND), (THIRD,)))
+    on_reactor(session, lambda: None)
+    before = link.returns
+    session._bookies_changed(BookieView((FIRST, SECOND), (THIRD,), frozenset({FIRST, THIRD})))
+    on_reactor(session, lambda: None)
+    assert link.returns == before + 1 and writer.came[-1] == {FIRST}
+    on_reactor(session, session._links.clear)
