@@ -211,7 +211,7 @@ def repair(
     --json: ledger, complete, moved (firstEntryId, position, from, to, entries), filledIn (firstEntryId, position, bookie, entries),
     recovered, sealed, lockedBy, deleted, openTailLost (bookies), problems, notAdmitting (bookies), entriesCopied, bytesCopied.
     """
-    from bk_core.client.repair.jobs import check_known
+    from bk_core.client.repair.draining import check_known
 
     options = {
         "full": full,

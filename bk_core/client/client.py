@@ -622,10 +622,10 @@ class BookKeeper(LooksInside, StaysHere):
 
         Rule: RR-14.
         """
-        from bk_core.client.repair import jobs as replication
+        from bk_core.client.repair import draining
         from bk_core.client.repair.report import repair_options
 
-        return replication.decommission_bookie(
+        return draining.decommission_bookie(
             self, bookie, repair_options(options), wait_s=wait_s, delete_cookie=delete_cookie, on_ledger=on_ledger, on_empty=on_empty
         )
 

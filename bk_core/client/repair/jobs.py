@@ -1,4 +1,4 @@
-"""Checks ledgers, repairs them and moves a bookie's entries away: the blocking side of ``bk_core.protocol.ledger.replication``.
+"""Checks ledgers and repairs them: the blocking side of ``bk_core.protocol.ledger.replication``.
 
 A repair holds the ledger's replication lock, Apache's own, from before the first copy until its compare-and-set is definite (RR-11), so
 that it and Apache's auto-recovery never copy one ledger at the same time. The lock is checked again right before each compare-and-set.
@@ -11,46 +11,42 @@ import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bk_core.client.driver import Driver
 from bk_core.client.operations import driven, wait_and_tell
 from bk_core.client.repair.report import (
-    DecommissionReport,
     LedgerReport,
     Moved,
     Progress,
     Refilled,
     RepairOptions,
     RepairReport,
-    StillNamed,
 )
 from bk_core.errors import (
     BkError,
-    InvalidArgumentError,
+    BookieError,
     LedgerError,
     MetadataFormatError,
-    NoNodeError,
     NoSuchLedgerError,
     OperationTimeoutError,
     ReplicationError,
 )
-from bk_core.metadata.store import Version
+from bk_core.metadata.store import BookieView, Version
 from bk_core.metadata.underreplication import ReplicationLock
-from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata, LedgerState
+from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata
 from bk_core.protocol.ledger.plausible import check_plausible
 from bk_core.protocol.ledger.replication import (
-    DrainStep,
     EntryRanges,
+    Exchange,
     ExchangeGroup,
     FragmentRepair,
     FragmentReport,
     FragmentSpan,
     LedgerCheck,
     MetadataChange,
-    after_look,
     eligible_fragments,
+    exchanged_together,
     guaranteed,
     open_tail_without,
     span_now,
@@ -79,137 +75,9 @@ def repair_ledger(client: BookKeeper, ledger_id: int, options: RepairOptions) ->
     return report
 
 
-def decommission_bookie(
-    client: BookKeeper,
-    bookie: BookieId,
-    options: RepairOptions,
-    *,
-    wait_s: float = 0.0,
-    delete_cookie: bool = False,
-    on_ledger: Callable[[int, int, int], None] | None = None,
-    on_empty: Callable[[], None] | None = None,
-) -> DecommissionReport:
-    """Repair every ledger that names ``bookie`` away from it, in rounds: one at least, more until none does or ``wait_s`` is over (RR-14).
-
-    The report comes from a last look at all ledgers, after the last repair: it names those that still name the bookie, and which of these
-    are being written to it. ``on_ledger(number, of, ledger_id)`` is called before each. The cookie is deleted only if nothing names the
-    bookie and it is down. With ``delete_cookie``, a bookie that is empty and still runs has until ``wait_s`` is over to be stopped:
-    ``on_empty()`` is called when that wait begins. Meanwhile this client places nothing on the bookie, but other clients do as long as it
-    is registered as writable, so it should be made read-only or stopped before.
-
-    Raises InvalidArgumentError for a bookie that nobody knows: a mistyped id would look like a finished job.
-    """
-    client.store.check_cluster()
-    if delete_cookie and (why := client.store.unregistered()):
-        text = f"it cannot be told whether bookie {bookie} is down, so its cookie is not deleted: {why}"
-        raise InvalidArgumentError(f"{text}; leave delete_cookie out, and call client.delete_cookie when it is stopped", bookie=bookie)
-    options = replace(options, lost=options.lost | {bookie}, only_lost=True)
-    report = DecommissionReport(bookie)
-    deadline = time.monotonic() + wait_s
-    with client._session.without(bookie):
-        _drain(client, report, options, on_ledger, deadline)
-        if delete_cookie and report.is_complete and report.registered and time.monotonic() < deadline:
-            if on_empty is not None:
-                on_empty()
-            _await_stop(client, bookie, deadline)
-            _drain(client, report, options, on_ledger, deadline)  # it may have been writable for a moment
-    if delete_cookie and report.is_complete and not report.registered:
-        report.cookie_deleted = client.delete_cookie(bookie)
-    return report
-
-
-def _drain(
-    client: BookKeeper,
-    report: DecommissionReport,
-    options: RepairOptions,
-    on_ledger: Callable[[int, int, int], None] | None,
-    deadline: float,
-) -> None:
-    """Make the rounds, and note what names the bookie afterwards, and how it is registered."""
-    bookie, rounds, changed = report.bookie, 0, False
-    while True:
-        report.still_named = [found for ledger_id in client.list_ledgers() if (found := _naming(client, ledger_id, bookie)) is not None]
-        if not rounds and not report.still_named:
-            check_known(client, bookie, "no ledger names it, ")
-        left_s = deadline - time.monotonic()
-        match after_look(rounds=rounds, named=len(report.still_named), changed=changed, left_s=left_s):
-            case DrainStep.END:
-                break
-            case DrainStep.WAIT:
-                time.sleep(min(1.0, left_s))
-                changed = True  # perhaps, because writers replace bookies by themselves
-            case DrainStep.REPAIR:
-                changed = _drain_round(client, report, options, on_ledger, deadline if rounds else None)
-                rounds += 1
-    client.store.check_cluster()  # a store that was emptied meanwhile names the bookie in no ledger either (OWN-2)
-    view = client.store.bookies()
-    report.writable, report.registered = bookie in view.writable, bookie in {*view.writable, *view.readonly}
-
-
-def _await_stop(client: BookKeeper, bookie: BookieId, deadline: float) -> None:
-    """Wait until a bookie is registered no more, or the time is over."""
-    changed = Flag()
-    watch = client.store.watch_bookies(lambda _: changed.set())
-    try:
-        while (left_s := deadline - time.monotonic()) > 0:
-            changed.clear()
-            view = client.store.bookies()
-            if bookie not in {*view.writable, *view.readonly}:
-                return
-            changed.wait(min(5.0, left_s))
-    finally:
-        watch.cancel()
-
-
-def check_known(client: BookKeeper, bookie: BookieId, known: str = "") -> None:
-    """Raise InvalidArgumentError if the bookie is not registered and has no cookie. ``known`` is what else the error says of it."""
-    view = client.bookies()
-    if bookie in {*view.writable, *view.readonly}:
-        return
-    try:
-        client.store.read_cookie(bookie)
-    except NoNodeError:
-        text = f"there is no bookie {bookie}: {known}it is not registered and has no cookie"
-        raise InvalidArgumentError(text, bookie=bookie) from None
-
-
-def _drain_round(
-    client: BookKeeper,
-    report: DecommissionReport,
-    options: RepairOptions,
-    on_ledger: Callable[[int, int, int], None] | None,
-    deadline: float | None,
-) -> bool:
-    """Make one round and return True if a repair changed anything. No repair is begun after ``deadline``."""
-    changed = False
-    named = report.named_by
-    for number, ledger_id in enumerate(named, 1):
-        if deadline is not None and time.monotonic() >= deadline:
-            break
-        if on_ledger is not None:
-            on_ledger(number, len(named), ledger_id)
-        if deadline is not None:
-            options = replace(options, lock_wait_s=min(options.lock_wait_s, max(0.0, deadline - time.monotonic())))
-        repaired = _Job(client, ledger_id, options).repair()  # it may have been deleted since the look
-        changed = changed or repaired.changed
-        report.note(repaired)
-    return changed
-
-
-def _naming(client: BookKeeper, ledger_id: int, bookie: BookieId) -> StillNamed | None:
-    """Return how a ledger's metadata names the bookie, None if it does not."""
-    try:
-        metadata = client.ledger_metadata(ledger_id)
-    except NoSuchLedgerError:
-        client.store.check_cluster()
-        return None
-    except MetadataFormatError as error:
-        return StillNamed(ledger_id, problem=str(error.args[0]))
-    if not any(bookie in fragment.ensemble for fragment in metadata.fragments):
-        return None
-    written = metadata.state is LedgerState.OPEN and bookie in metadata.last_fragment.ensemble
-    log = metadata.custom.get("log")
-    return StillNamed(ledger_id, metadata.state, written, None if log is None else log.decode(errors="replace"))
+def repair_if_there(client: BookKeeper, ledger_id: int, options: RepairOptions) -> RepairReport:
+    """Repair a ledger as ``repair_ledger`` does. The report of one that is gone says so (``deleted``)."""
+    return _Job(client, ledger_id, options).repair()
 
 
 class _Job:
@@ -299,7 +167,7 @@ class _Job:
                 self._client.store.check_cluster()
                 self._report.deleted = True
                 self.missing = None if self._loaded else error
-            except (LedgerError, MetadataFormatError, OperationTimeoutError) as error:
+            except (LedgerError, BookieError, MetadataFormatError, OperationTimeoutError) as error:
                 self._report.problems.append(str(error.args[0]))
             if mark is not None and self._report.is_complete and not self._options.only_lost:
                 marks.unmark(mark)
@@ -446,25 +314,59 @@ class _Job:
         self._report.problems.append(f"no bookie took the copies of fragment {span.first_entry_id}: tried {', '.join(sorted(self._avoid))}")
 
     def _exchange_group(self) -> None:
-        """Exchange the bookies of the group by one change, because everything in it is copied and confirmed (RR-7, RR-15)."""
-        group, copied = self._group, self._copied
-        self._group, self._copied = ExchangeGroup(group.fragments), {}
-        if not group.exchanges:
-            return
-        change = MetadataChange(self.ledger_id, self._metadata, self._version, group.intent, None, self._limits)
+        """Exchange the bookies of the group by one change, because everything in it is copied and confirmed (RR-7, RR-15). Copies on a
+        bookie that is not writable any more are made elsewhere instead (RR-20)."""
+        while self._group.exchanges:
+            group, copied = self._group, self._copied
+            self._group, self._copied = ExchangeGroup(group.fragments), {}
+            again = self._leaving(copied)
+            for _, span in again:
+                del group.exchanges[span.first_entry_id], copied[span.first_entry_id]
+            try:
+                if group.exchanges:
+                    self._change(group.intent)
+                for first_entry_id, error in group.refused.items():
+                    self._report.problems.append(str(error.args[0]))
+                    del copied[first_entry_id]
+                for machine, span in self._leaving(copied):
+                    del copied[span.first_entry_id]
+                    again += [(machine, span)] if self._put_back(machine, span) else []
+            except NoSuchLedgerError:
+                raise
+            except BkError as error:
+                self._report.problems.append(str(error.args[0]))
+                return
+            for machine, span in copied.values():
+                self._note(machine, span)
+            for machine, span in again:
+                self._repair_fragment(span_now(self._metadata, span), list(machine.targets), machine.refill)
+
+    def _leaving(self, copied: Mapping[int, tuple[FragmentRepair, FragmentSpan]]) -> list[tuple[FragmentRepair, FragmentSpan]]:
+        """Return those with copies on a bookie that is not registered as writable any more. One that is read-only stays if no other bookie
+        can take its place."""
+        view = self._session.store.bookies() if copied else BookieView((), ())
+        found = []
+        for machine, span in copied.values():
+            gone = set(machine.targets.values()).difference(view.writable)
+            self._avoid |= gone
+            if gone and (gone - view.registered or len(self._targets(span, list(machine.targets))) == len(machine.targets)):
+                found.append((machine, span))
+        return found
+
+    def _put_back(self, machine: FragmentRepair, span: FragmentSpan) -> bool:
+        """Take back an exchange that came too late: whoever emptied its target may have looked at the ledger before. Return False if
+        another program has changed the fragment since."""
+        undo = {span.first_entry_id: tuple(Exchange(one.position, one.new, one.old) for one in machine.exchanges)}
+        refused: dict[int, ReplicationError] = {}
+        self._change(lambda stored: exchanged_together(stored, undo, refused))
+        return not refused
+
+    def _change(self, intent: Callable[[LedgerMetadata], LedgerMetadata | None]) -> None:
+        change = MetadataChange(self.ledger_id, self._metadata, self._version, intent, None, self._limits)
         try:
             self._run(change, lambda: Progress(self.ledger_id, "copy", self._report.entries_copied, None, self._report.bytes_copied))
-        except NoSuchLedgerError:
-            raise
-        except BkError as error:
-            self._report.problems.append(str(error.args[0]))
-            return
         finally:
             self._metadata, self._version = change.metadata, change.version
-        self._report.problems += [str(error.args[0]) for error in group.refused.values()]
-        for first_entry_id, (machine, span) in copied.items():
-            if first_entry_id not in group.refused:
-                self._note(machine, span)
 
     def _targets(self, span: FragmentSpan, lost: list[int]) -> dict[int, BookieId]:
         """Choose targets by the placement policy: bookies that are not in the fragment, not lost, and have not failed us (RR-6)."""

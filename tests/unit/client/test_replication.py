@@ -14,7 +14,15 @@ from bk_core.client.client import BookKeeper, connect
 from bk_core.client.repair.jobs import _Job, _ReplicationDriver
 from bk_core.client.repair.report import Progress, RepairReport, StillNamed, repair_options
 from bk_core.config import ClientConfig
-from bk_core.errors import InvalidArgumentError, MetadataUnavailableError, NoSuchLedgerError, RecoveryFailedError, ReplicationError
+from bk_core.errors import (
+    BkError,
+    InvalidArgumentError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+    RecoveryFailedError,
+    ReplicationError,
+    UnauthorizedError,
+)
 from bk_core.metadata import open_store
 from bk_core.protocol.events import LedgerWritten, Outcome
 from bk_core.protocol.ledger import metadata_codec
@@ -176,12 +184,13 @@ def test_rr3_a_writer_that_helps_itself_in_time_is_not_stopped(client: BookKeepe
     assert steps == ["wait"] and report.is_complete and not report.recovered
 
 
-def test_rr8_a_recovery_that_fails_is_reported(client: BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    """RR-8: the other ledgers of a run are not given up for it."""
+@pytest.mark.parametrize("error", [RecoveryFailedError, UnauthorizedError])
+def test_rr8_a_recovery_that_fails_is_reported(client: BookKeeper, monkeypatch: pytest.MonkeyPatch, error: type[BkError]) -> None:
+    """RR-8: the other ledgers of a run are not given up for it, nor for a ledger whose password nobody gave."""
     ledger_id = store_ledger(client, opened(("a:1", "gone:1", "c:1")))
 
     def recover(self: BookKeeper, number: int, *, password: bytes, digest_type: DigestType) -> Any:
-        raise RecoveryFailedError("too few bookies")
+        raise error("too few bookies")
 
     monkeypatch.setattr(BookKeeper, "recover_ledger", recover)
     report = client.repair_ledger(ledger_id, recover_open=True, grace_s=0.0)
@@ -312,6 +321,14 @@ def test_decommission_keeps_the_cookie_of_a_bookie_that_is_not_stopped(client: B
     assert len(told) == (1 if wait_s else 0)
 
 
+def test_decommission_ends_well_for_a_bookie_without_a_cookie_that_is_stopped(client: BookKeeper) -> None:
+    """Nothing knows it any more when the last look begins."""
+    registration = client.store.register_bookie("old:1", "127.0.0.1", 1, readonly=True)
+    ledger_id = store_ledger(client, opened(("old:1", "b:1", "c:1")).closed(-1, 0))
+    report = client.decommission_bookie("old:1", wait_s=60.0, delete_cookie=True, on_empty=registration.close)
+    assert report.is_complete and [repair.ledger_id for repair in report.repairs] == [ledger_id] and not report.cookie_deleted
+
+
 def test_decommission_waits_for_writers_to_move_on(client: BookKeeper, emptied: str) -> None:
     tail = store_ledger(client, opened((emptied, "b:1", "c:1")))
 
@@ -383,3 +400,34 @@ def test_rr15_many_fragments_are_exchanged_by_few_changes(client: BookKeeper) ->
     assert report.is_complete and len(report.moved) == 640
     assert client.store.read_ledger(ledger_id).version <= 32
     assert all(fragment.ensemble == ("x:1", "b:1", "c:1") for fragment in client.ledger_metadata(ledger_id).fragments)
+
+
+@pytest.mark.parametrize("moment", ["before the change", "after the change"])
+@pytest.mark.parametrize("leaves", ["turns read-only", "goes"])
+@pytest.mark.parametrize("spare", [True, False], ids=["with a spare", "without"])
+def test_rr20_copies_on_a_bookie_that_leaves_are_made_elsewhere(
+    client: BookKeeper, monkeypatch: pytest.MonkeyPatch, moment: str, leaves: str, spare: bool
+) -> None:
+    """Whoever empties the target has looked at the ledger before it is named there, and stops it."""
+    client.store.register_bookie("d:1", "127.0.0.1", 1, readonly=True)
+    ensemble = ("d:1", *ABC[1:])  # only x:1 can take a place beside a:1, which the fragment of the other ledger has
+    ledger_id = store_ledger(client, replace(opened((*ensemble, "a:1")), ensemble_size=4, write_quorum_size=3).closed(-1, 0))
+    target = next(one for one in client.store._mine if getattr(one, "_bookie_id", "") == "x:1")  # type: ignore[attr-defined]
+    method = "_repair_fragment" if moment == "before the change" else "_change"
+    original = getattr(_Job, method)
+    left: list[str] = []
+
+    def then_leaves(self: _Job, *arguments: Any) -> None:
+        original(self, *arguments)
+        if not left:
+            left.append("x:1")
+            if spare:
+                client.store.register_bookie("y:1", "127.0.0.1", 1)
+            target.set_readonly(True) if leaves == "turns read-only" else target.close()
+
+    monkeypatch.setattr(_Job, method, then_leaves)
+    report = client.repair_ledger(ledger_id, lost=["d:1"], only_lost=True)
+    now = client.ledger_metadata(ledger_id).fragments[0].ensemble[0]
+    assert left and now == ("y:1" if spare else "x:1" if leaves == "turns read-only" else "d:1")
+    assert report.is_complete is (now != "d:1") and [one.new for one in report.moved] == [now] * report.is_complete
+    assert report.is_complete or report.problems == ["no writable bookie can take the place of d:1 in fragment 0"]

@@ -1,4 +1,4 @@
-"""Re-replication: finds replicas that are missing or bad, and makes them good again (RR-1..RR-19, G-27).
+"""Re-replication: finds replicas that are missing or bad, and makes them good again (RR-1..RR-20, G-27).
 
 It runs outside the writer and changes metadata by compare-and-set like every other client (RR-1). ``FragmentCheck`` looks,
 ``FragmentRepair`` copies and exchanges bookies, and ``MetadataChange`` is the compare-and-set that both repair and seal go through.

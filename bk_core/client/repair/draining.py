@@ -1,0 +1,154 @@
+"""Empties bookies: moves every fragment off one, alive or dead, and forgets it if that is wanted (RR-14)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from bk_core.client.repair.jobs import repair_if_there
+from bk_core.client.repair.report import DecommissionReport, RepairOptions, StillNamed
+from bk_core.errors import InvalidArgumentError, MetadataFormatError, NoNodeError, NoSuchLedgerError
+from bk_core.protocol.ledger.metadata import BookieId, LedgerState
+from bk_core.protocol.ledger.replication import DrainStep, after_look
+from bk_core.threads import Flag
+
+if TYPE_CHECKING:
+    from bk_core.client.client import BookKeeper
+
+
+def decommission_bookie(
+    client: BookKeeper,
+    bookie: BookieId,
+    options: RepairOptions,
+    *,
+    wait_s: float = 0.0,
+    delete_cookie: bool = False,
+    on_ledger: Callable[[int, int, int], None] | None = None,
+    on_empty: Callable[[], None] | None = None,
+) -> DecommissionReport:
+    """Repair every ledger that names ``bookie`` away from it, in rounds: one at least, more until none does or ``wait_s`` is over (RR-14).
+
+    The report comes from a last look at all ledgers, after the last repair: it names those that still name the bookie, and which of these
+    are being written to it. ``on_ledger(number, of, ledger_id)`` is called before each. The cookie is deleted only if nothing names the
+    bookie and it is down. With ``delete_cookie``, a bookie that is empty and still runs has until ``wait_s`` is over to be stopped:
+    ``on_empty()`` is called when that wait begins. Meanwhile this client places nothing on the bookie, but other clients do as long as it
+    is registered as writable, so it should be made read-only or stopped before.
+
+    Raises InvalidArgumentError for a bookie that nobody knows: a mistyped id would look like a finished job.
+    """
+    client.store.check_cluster()
+    if delete_cookie and (why := client.store.unregistered()):
+        text = f"it cannot be told whether bookie {bookie} is down, so its cookie is not deleted: {why}"
+        raise InvalidArgumentError(f"{text}; leave delete_cookie out, and call client.delete_cookie when it is stopped", bookie=bookie)
+    options = replace(options, lost=options.lost | {bookie}, only_lost=True)
+    report = DecommissionReport(bookie)
+    deadline = time.monotonic() + wait_s
+    with client._session.without(bookie):
+        _drain(client, report, options, on_ledger, deadline, known=False)
+        if delete_cookie and report.is_complete and report.registered and time.monotonic() < deadline:
+            if on_empty is not None:
+                on_empty()
+            _await_stop(client, bookie, deadline)
+            _drain(client, report, options, on_ledger, deadline)  # it may have been writable for a moment
+    if delete_cookie and report.is_complete and not report.registered:
+        report.cookie_deleted = client.delete_cookie(bookie)
+    return report
+
+
+def _drain(
+    client: BookKeeper,
+    report: DecommissionReport,
+    options: RepairOptions,
+    on_ledger: Callable[[int, int, int], None] | None,
+    deadline: float,
+    *,
+    known: bool = True,
+) -> None:
+    """Make the rounds, and note what names the bookie afterwards, and how it is registered. Unless it is ``known``, one that nobody knows
+    is an error."""
+    bookie, rounds, changed = report.bookie, 0, False
+    while True:
+        report.still_named = [found for ledger_id in client.list_ledgers() if (found := _naming(client, ledger_id, bookie)) is not None]
+        if not known and not rounds and not report.still_named:
+            check_known(client, bookie, "no ledger names it, ")
+        left_s = deadline - time.monotonic()
+        match after_look(rounds=rounds, named=len(report.still_named), changed=changed, left_s=left_s):
+            case DrainStep.END:
+                break
+            case DrainStep.WAIT:
+                time.sleep(min(1.0, left_s))
+                changed = True  # perhaps, because writers replace bookies by themselves
+            case DrainStep.REPAIR:
+                changed = _drain_round(client, report, options, on_ledger, deadline if rounds else None)
+                rounds += 1
+    client.store.check_cluster()  # a store that was emptied meanwhile names the bookie in no ledger either (OWN-2)
+    view = client.store.bookies()
+    report.writable, report.registered = bookie in view.writable, bookie in view.registered
+
+
+def _await_stop(client: BookKeeper, bookie: BookieId, deadline: float) -> None:
+    """Wait until a bookie is registered no more, or the time is over."""
+    changed = Flag()
+    watch = client.store.watch_bookies(lambda _: changed.set())
+    try:
+        while (left_s := deadline - time.monotonic()) > 0:
+            changed.clear()
+            view = client.store.bookies()
+            if bookie not in view.registered:
+                return
+            changed.wait(min(5.0, left_s))
+    finally:
+        watch.cancel()
+
+
+def check_known(client: BookKeeper, bookie: BookieId, known: str = "") -> None:
+    """Raise InvalidArgumentError if the bookie is not registered and has no cookie. ``known`` is what else the error says of it."""
+    view = client.bookies()
+    if bookie in view.registered:
+        return
+    try:
+        client.store.read_cookie(bookie)
+    except NoNodeError:
+        text = f"there is no bookie {bookie}: {known}it is not registered and has no cookie"
+        raise InvalidArgumentError(text, bookie=bookie) from None
+
+
+def _drain_round(
+    client: BookKeeper,
+    report: DecommissionReport,
+    options: RepairOptions,
+    on_ledger: Callable[[int, int, int], None] | None,
+    deadline: float | None,
+) -> bool:
+    """Make one round and return True if a repair changed anything. No repair is begun after ``deadline``."""
+    changed = False
+    named = report.named_by
+    for number, ledger_id in enumerate(named, 1):
+        if deadline is not None and time.monotonic() >= deadline:
+            break
+        if on_ledger is not None:
+            on_ledger(number, len(named), ledger_id)
+        if deadline is not None:
+            options = replace(options, lock_wait_s=min(options.lock_wait_s, max(0.0, deadline - time.monotonic())))
+        repaired = repair_if_there(client, ledger_id, options)  # it may have been deleted since the look
+        changed = changed or repaired.changed
+        report.note(repaired)
+    return changed
+
+
+def _naming(client: BookKeeper, ledger_id: int, bookie: BookieId) -> StillNamed | None:
+    """Return how a ledger's metadata names the bookie, None if it does not."""
+    try:
+        metadata = client.ledger_metadata(ledger_id)
+    except NoSuchLedgerError:
+        client.store.check_cluster()
+        return None
+    except MetadataFormatError as error:
+        return StillNamed(ledger_id, problem=str(error.args[0]))
+    if not any(bookie in fragment.ensemble for fragment in metadata.fragments):
+        return None
+    written = metadata.state is LedgerState.OPEN and bookie in metadata.last_fragment.ensemble
+    log = metadata.custom.get("log")
+    return StillNamed(ledger_id, metadata.state, written, None if log is None else log.decode(errors="replace"))
