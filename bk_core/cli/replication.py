@@ -311,10 +311,11 @@ def decommission(
     """Move everything off a bookie, alive or dead, until no fragment of any ledger names it. Exit status 1 if some still do, if the bookie
     takes new ledgers all the while, or if its cookie was to be deleted and it still ran at the end.
 
-    Stop it first, or make it read-only (--read-only): clients place new ledgers on a bookie as long as it is registered as writable. Live
-    writers go on. A ledger that is being written to the bookie right now stays until its writer moves on, or until --recover-open closes
-    it. All ledgers that name the bookie are processed once, and again until --wait is over; a copy that is under way then is finished.
-    With --delete-cookie, what is left of --wait is for you to stop the bookie when this says that it is empty.
+    Stop it first, or make it read-only (--read-only, which is refused where no other bookie could take its copies): clients place new
+    ledgers on a bookie as long as it is registered as writable. Live writers go on. A ledger that is being written to the bookie right now
+    stays until its writer moves on, or until --recover-open closes it. All ledgers that name the bookie are processed once, and again until
+    --wait is over; a copy that is under way then is finished. With --delete-cookie, what is left of --wait is for you to stop the bookie
+    when this says that it is empty.
 
     --json: a line for each ledger that was repaired, as of `bk ledger repair`. The last line has bookie, complete, registered, writable,
     cookieDeleted, namedBy and writtenNow (ledgers).
@@ -361,6 +362,8 @@ def decommission(
         return 0 if is_done else 1
     _say_repairs(report.repairs)
     _say_still_named(report)
+    if read_only and report.still_named and report.registered:
+        click.echo(f"it stays read-only; `bk bookie read-only {bookie_id} off` turns it writable again")
     if not report.still_named:
         click.echo(f"no fragment of any ledger names {bookie_id} any more")
         click.echo(_what_next(report, delete_cookie))
@@ -371,9 +374,11 @@ def _make_read_only(client: BookKeeper, bookie: str, address: str | None, quiet:
     """Have a bookie that is writable turn read-only, and wait for it. One that is read-only or down stays as it is. Raises
     InvalidArgumentError for one that nobody knows, BookieHttpError, and BookieUnavailableError if it stays writable."""
     from bk_core.client.doctor.facts import check_known
+    from bk_core.client.repair.draining import check_room
 
     if check_known(client, bookie) != WRITABLE:
         return
+    check_room(client, bookie)
     tell_read_only(client, bookie, True, address)
     if await_state(client, bookie, READ_ONLY) == WRITABLE:
         raise BookieUnavailableError(f"bookie {bookie} was asked to turn read-only, and is still writable: see its log", bookie=bookie)

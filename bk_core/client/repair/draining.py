@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bk_core.client.repair.jobs import repair_if_there
 from bk_core.client.repair.report import DecommissionReport, RepairOptions, StillNamed
-from bk_core.errors import InvalidArgumentError, MetadataFormatError, NoNodeError, NoSuchLedgerError
+from bk_core.display.words import counted
+from bk_core.errors import InvalidArgumentError, MetadataFormatError, NoNodeError, NoSuchLedgerError, NotEnoughBookiesError
 from bk_core.protocol.ledger.metadata import BookieId, LedgerState
 from bk_core.protocol.ledger.replication import DrainStep, after_look
 from bk_core.threads import Flag
@@ -55,6 +57,21 @@ def decommission_bookie(
     if delete_cookie and report.is_complete and not report.registered:
         report.cookie_deleted = client.delete_cookie(bookie)
     return report
+
+
+def check_room(client: BookKeeper, bookie: BookieId) -> None:
+    """Raise NotEnoughBookiesError if a fragment that names the bookie has all other writable bookies already: nobody could take its copies
+    then, and a writer of the ledger could not go on without it. Ledgers that nobody understands are passed over."""
+    others = set(client.store.bookies().writable) - {bookie}
+    held = 0
+    for ledger_id in client.list_ledgers():
+        with suppress(NoSuchLedgerError, MetadataFormatError):
+            fragments = client.ledger_metadata(ledger_id).fragments
+            held += any(bookie in one.ensemble and others <= set(one.ensemble) for one in fragments)
+    if held:
+        named = f"{counted(held, 'ledger')} {'has' if held == 1 else 'have'} all writable bookies ({len(others)} more) in a fragment"
+        text = f"bookie {bookie} stays writable: {named}, so no bookie could take its copies; add one first"
+        raise NotEnoughBookiesError(text, bookie=bookie)
 
 
 def _drain(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from bk_core.client.client import BookKeeper, connect
+from bk_core.client.repair.draining import check_room
 from bk_core.client.repair.jobs import _Job, _ReplicationDriver
 from bk_core.client.repair.report import Progress, RepairReport, StillNamed, repair_options
 from bk_core.config import ClientConfig
@@ -19,6 +20,7 @@ from bk_core.errors import (
     InvalidArgumentError,
     MetadataUnavailableError,
     NoSuchLedgerError,
+    NotEnoughBookiesError,
     RecoveryFailedError,
     ReplicationError,
     UnauthorizedError,
@@ -327,6 +329,19 @@ def test_decommission_ends_well_for_a_bookie_without_a_cookie_that_is_stopped(cl
     ledger_id = store_ledger(client, opened(("old:1", "b:1", "c:1")).closed(-1, 0))
     report = client.decommission_bookie("old:1", wait_s=60.0, delete_cookie=True, on_empty=registration.close)
     assert report.is_complete and [repair.ledger_id for repair in report.repairs] == [ledger_id] and not report.cookie_deleted
+
+
+def test_a_bookie_is_not_made_read_only_where_no_other_could_take_its_copies(client: BookKeeper) -> None:
+    store_ledger(client, opened(ABC))
+    check_room(client, "a:1")
+    everywhere = store_ledger(client, replace(opened((*ABC, "x:1")), ensemble_size=4))
+    with pytest.raises(
+        NotEnoughBookiesError, match=r"bookie a:1 stays writable: 1 ledger has all writable bookies \(3 more\) in a fragment"
+    ):
+        check_room(client, "a:1")
+    client.store.register_bookie("y:1", "127.0.0.1", 1)
+    check_room(client, "a:1")
+    client.delete_ledger(everywhere)
 
 
 def test_decommission_waits_for_writers_to_move_on(client: BookKeeper, emptied: str) -> None:
