@@ -15,7 +15,7 @@ from bk_core.cli.switching import await_state, tell_read_only
 from bk_core.cli.units import Number
 from bk_core.display import repairs as display
 from bk_core.display.ledgers import READ_ONLY, WRITABLE
-from bk_core.display.words import about, counted, rest_about, rounded_size
+from bk_core.display.words import about, counted, host_port, rest_about, rounded_size
 from bk_core.errors import BookieUnavailableError, LogError, MetadataFormatError, NoSuchLedgerError, OperationTimeoutError
 
 if TYPE_CHECKING:
@@ -318,7 +318,7 @@ def decommission(
     when this says that it is empty.
 
     --json: a line for each ledger that was repaired, as of `bk ledger repair`. The last line has bookie, complete, registered, writable,
-    cookieDeleted, namedBy and writtenNow (ledgers).
+    cookieDeleted, runsAt, namedBy and writtenNow (ledgers).
     """
     if address is not None and not read_only:
         raise click.UsageError("--http is for --read-only")
@@ -352,13 +352,14 @@ def decommission(
             **_access(password, digest),
         )
         _note_refused(client, {bookie for repaired in report.repairs for bookie in repaired.not_admitting})
-    is_done = report.is_complete and not (delete_cookie and report.registered)
+    is_done = report.is_complete and not (delete_cookie and (report.registered or report.runs_at is not None))
     if as_json:
         for repaired in report.repairs:
             say_json(display.repair_facts(repaired))
         done = {"complete": report.is_complete, "registered": report.registered, "writable": report.writable}
+        runs_at = None if report.runs_at is None else host_port(*report.runs_at)
         named = {"namedBy": report.named_by, "writtenNow": [found.ledger_id for found in report.still_named if found.written]}
-        say_json({"bookie": report.bookie, **done, "cookieDeleted": report.cookie_deleted, **named})
+        say_json({"bookie": report.bookie, **done, "cookieDeleted": report.cookie_deleted, "runsAt": runs_at, **named})
         return 0 if is_done else 1
     _say_repairs(report.repairs)
     _say_still_named(report)
@@ -407,6 +408,9 @@ def _what_next(report: DecommissionReport, delete_cookie: bool) -> str:
         return f"it is still writable, so new ledgers may be placed on it at any time: stop it now, {again}"
     if report.registered:
         return f"it is read-only, so no new ledgers are placed on it: stop it, {again}"
+    if report.runs_at is not None:
+        still = f"it is not registered, but something still takes connections at {host_port(*report.runs_at)}"
+        return f"{still}, as a frozen process does: its cookie is not deleted; end the process, {again}"
     if delete_cookie:
         return "it had no cookie"
     return "if it is not to come back, run this again with --delete-cookie"

@@ -272,5 +272,8 @@ def test_a_bookie_dies_for_good(bookies: LocalCluster, java_client: Any, capsys:
         assert run(bookies, "ledger", "check", "--all", "--full") == 0
         assert run(bookies, "bookie", "decommission", name, "--delete-cookie", "--yes", "--json") == 0
         done = json.loads(capsys.readouterr().out.splitlines()[-1])
-        assert done == {"bookie": name, "complete": True, "registered": False, "writable": False, "cookieDeleted": True} | EMPTY
+        assert (
+            done
+            == {"bookie": name, "complete": True, "registered": False, "writable": False, "cookieDeleted": True, "runsAt": None} | EMPTY
+        )
         assert run(bookies, "bookie", "decommission", name) == 1  # unknown now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,13 +12,23 @@ from typing import TYPE_CHECKING
 from bk_core.client.repair.jobs import repair_if_there
 from bk_core.client.repair.report import DecommissionReport, RepairOptions, StillNamed
 from bk_core.display.words import counted
-from bk_core.errors import InvalidArgumentError, MetadataFormatError, NoNodeError, NoSuchLedgerError, NotEnoughBookiesError
+from bk_core.errors import (
+    BookieUnavailableError,
+    InvalidArgumentError,
+    MetadataFormatError,
+    NoNodeError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+)
 from bk_core.protocol.ledger.metadata import BookieId, LedgerState
 from bk_core.protocol.ledger.replication import DrainStep, after_look
 from bk_core.threads import Flag
 
 if TYPE_CHECKING:
     from bk_core.client.client import BookKeeper
+
+CONNECT_S = 2.0
+"""The time within which a process that runs takes a connection."""
 
 
 def decommission_bookie(
@@ -34,7 +45,8 @@ def decommission_bookie(
 
     The report comes from a last look at all ledgers, after the last repair: it names those that still name the bookie, and which of these
     are being written to it. ``on_ledger(number, of, ledger_id)`` is called before each. The cookie is deleted only if nothing names the
-    bookie and it is down. With ``delete_cookie``, a bookie that is empty and still runs has until ``wait_s`` is over to be stopped:
+    bookie and it is down: it is not registered, and nothing takes connections at its address, as a frozen process does whose registration
+    has lapsed. With ``delete_cookie``, a bookie that is empty and still runs has until ``wait_s`` is over to be stopped:
     ``on_empty()`` is called when that wait begins. Meanwhile this client places nothing on the bookie, but other clients do as long as it
     is registered as writable, so it should be made read-only or stopped before.
 
@@ -47,6 +59,7 @@ def decommission_bookie(
     options = replace(options, lost=options.lost | {bookie}, only_lost=True)
     report = DecommissionReport(bookie)
     deadline = time.monotonic() + wait_s
+    address = _address(client, bookie)
     with client._session.without(bookie):
         _drain(client, report, options, on_ledger, deadline, known=False)
         if delete_cookie and report.is_complete and report.registered and time.monotonic() < deadline:
@@ -55,8 +68,27 @@ def decommission_bookie(
             _await_stop(client, bookie, deadline)
             _drain(client, report, options, on_ledger, deadline)  # it may have been writable for a moment
     if delete_cookie and report.is_complete and not report.registered:
-        report.cookie_deleted = client.delete_cookie(bookie)
+        report.runs_at = address if _takes_connections(address) else None
+        report.cookie_deleted = report.runs_at is None and client.delete_cookie(bookie)
     return report
+
+
+def _address(client: BookKeeper, bookie: BookieId) -> tuple[str, int] | None:
+    try:
+        return client.store.resolve(bookie)
+    except BookieUnavailableError:
+        return None
+
+
+def _takes_connections(address: tuple[str, int] | None) -> bool:
+    """Return True if the system at the address takes a connection, as it does for a process that is stopped by a signal."""
+    if address is None:
+        return False
+    try:
+        socket.create_connection(address, CONNECT_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def check_room(client: BookKeeper, bookie: BookieId) -> None:

@@ -156,7 +156,8 @@ class StillNamed:
 class DecommissionReport:
     """The result of a decommission. ``still_named`` comes from a look at all ledgers after the last repair. ``changes`` are the repairs
     that changed something, ``in_vain`` is the last repair of each ledger that stayed incomplete. ``writable``: the bookie takes new
-    ledgers, so there may be more."""
+    ledgers, so there may be more. ``runs_at``: host and port where something still takes connections although the bookie is registered no
+    more: its process may be frozen, or cut off from the metadata store, so its cookie was not deleted."""
 
     bookie: BookieId
     changes: list[RepairReport] = field(default_factory=list)
@@ -165,6 +166,7 @@ class DecommissionReport:
     registered: bool = False
     writable: bool = False
     cookie_deleted: bool = False
+    runs_at: tuple[str, int] | None = None
 
     def __repr__(self) -> str:
         done = f"{counted(len(self.changes), 'repair')}, still named by {counted(len(self.still_named), 'ledger')}"

@@ -237,7 +237,12 @@ def test_decommission_says_what_to_do_next(client: Client, capsys: pytest.Captur
     assert "stop it, then run" in capsys.readouterr().out
     assert cli.run(["bookie", "decommission", "c:1"]) == 0
     capsys.readouterr()
-    client.decommission.registered = False
+    client.decommission.registered, client.decommission.runs_at = False, ("::1", 3181)
+    assert cli.run(["bookie", "decommission", "c:1", "--delete-cookie", "--yes"]) == 1
+    assert "takes connections at [::1]:3181, as a frozen process does" in capsys.readouterr().out
+    assert cli.run(["bookie", "decommission", "c:1", "--delete-cookie", "--yes", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["runsAt"] == "[::1]:3181"
+    client.decommission.runs_at = None
     client.decommission.still_named = [StillNamed(9, LedgerState.OPEN, written=True, log="events"), StillNamed(12, LedgerState.CLOSED)]
     client.decommission.still_named.append(StillNamed(13, problem="not a protobuf message"))
     assert cli.run(["bookie", "decommission", "c:1"]) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -344,6 +345,18 @@ def test_a_bookie_is_not_made_read_only_where_no_other_could_take_its_copies(cli
     client.delete_ledger(everywhere)
 
 
+def test_decommission_keeps_the_cookie_of_a_bookie_that_still_takes_connections(client: BookKeeper) -> None:
+    """A frozen process: its registration has lapsed, and it goes on later, with a registration and without a cookie."""
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        address = frozen.getsockname()[:2]
+        bookie = f"127.0.0.1:{address[1]}"
+        client.store.write_cookie(bookie, b"5\n", None)
+        report = client.decommission_bookie(bookie, delete_cookie=True)
+        assert report.is_complete and report.runs_at == address and bookie in client.store.cookies()
+    report = client.decommission_bookie(bookie, delete_cookie=True)
+    assert report.cookie_deleted and report.runs_at is None
+
+
 def test_decommission_waits_for_writers_to_move_on(client: BookKeeper, emptied: str) -> None:
     tail = store_ledger(client, opened((emptied, "b:1", "c:1")))
 
@@ -423,7 +436,7 @@ def test_rr15_many_fragments_are_exchanged_by_few_changes(client: BookKeeper) ->
 def test_rr20_copies_on_a_bookie_that_leaves_are_made_elsewhere(
     client: BookKeeper, monkeypatch: pytest.MonkeyPatch, moment: str, leaves: str, spare: bool
 ) -> None:
-    """Whoever empties the target has looked at the ledger before it is named there, and stops it."""
+    """RR-20. Whoever empties the target has looked at the ledger before it is named there, and stops it."""
     client.store.register_bookie("d:1", "127.0.0.1", 1, readonly=True)
     ensemble = ("d:1", *ABC[1:])  # only x:1 can take a place beside a:1, which the fragment of the other ledger has
     ledger_id = store_ledger(client, replace(opened((*ensemble, "a:1")), ensemble_size=4, write_quorum_size=3).closed(-1, 0))
