@@ -194,10 +194,8 @@ def security_of(uri: str) -> Security | None:
     """Return what the options of a URI say of the connections to bookies, None if they say nothing. They name files, never a secret, so
     that a URI may be shown. Raises InvalidArgumentError."""
     query = dict(parse_qsl(uri.partition("?")[2].partition("#")[0], keep_blank_values=True))
-    for (
-        name,
-        value,
-    ) in query.items():  # first, because what else is said may follow from a name that is misspelt; of passwords says the rest
+    # Misspelt names first: other errors may follow from them. Those with "password" are refused below, without showing them.
+    for name, value in query.items():
         if name.startswith("bookie_") and name not in URI_OPTIONS and value and "password" not in name.lower():
             raise InvalidArgumentError(f"the URI has an unknown option {name!r}; {meant_option(name, 'bookie_', URI_OPTIONS)}")
     for name in URI_OPTIONS:

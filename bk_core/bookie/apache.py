@@ -354,8 +354,9 @@ class ApacheBookie:
 
 def answers(host: str, port: int, asks_who: bool) -> bool:
     """Return True if the bookie at this address answers a request. Until then it may hang up on each: an Apache bookie listens and is
-    registered a moment before it serves, and a connection that began in that moment is closed at its first request. One that asks who its
-    client is (``asks_who``) refuses other requests by itself; of TLS, only those who serve can say whether there is any."""
+    registered a moment before it serves, and a connection that began in that moment is closed at its first request. A bookie with
+    authentication (``asks_who``) is asked for StartTLS, which it answers before a client has authenticated. Other requests it refuses even
+    while it serves."""
     request = StartTlsRequest(1) if asks_who else BookieInfoRequest(1)
     try:
         with socket.create_connection((host, port), timeout=1.0) as probe:

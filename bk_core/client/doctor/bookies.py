@@ -173,7 +173,7 @@ def _read_only(bookie: BookieId, probe: BookieProbe | None, directories: int) ->
         why = f": {used:.0%} of its disks are used"
         advice = "delete ledgers, trim logs, or give it more disk; it becomes writable by itself"
         command = f"bk bookie show {bookie}"
-    elif directories > 1:  # by default it stops at the first that is full, and it tells of all together
+    elif directories > 1:  # by default a bookie turns read-only when one directory is full, but it reports the space of all of them
         why = "" if used is None else f"; {used:.0%} of its disks are used, all together"
         advice = (
             f"one of its {directories} ledger directories is full or failed, or an operator made it so: look at the disks of its host and "

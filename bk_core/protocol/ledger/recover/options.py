@@ -17,8 +17,8 @@ class RecoveryOptions:
     ``barrier``
         RC-11a: before the end is made final, have the bookies that denied the first missing entry journal one more request, so that
         their fence marks are durable. Wanted with bookies that answer a denied fence read before the mark is (B-4); Apache's do, our own
-        do not. One more round trip, protocol v3. A read-only bookie that has
-        entries of the ledger is asked for a force instead; one without any confirms nothing until it is writable.
+        do not. One more round trip, protocol v3. A read-only bookie that has entries of the ledger is asked for a force instead; one
+        without any confirms nothing until it is writable.
     ``reread_last_fragment``
         When the metadata says IN_RECOVERY already, start at the first entry of the last fragment and ignore the LACs heard. Another
         recoverer was here; if it was one that stamps its own moving LAC into write-backs (Apache's does, RC-7), the LAC heard may lie
