@@ -152,16 +152,19 @@ def read_only(bookie_id: str, switch: str, address: str | None, uri: str, protoc
         told = tell_read_only(client, bookie_id, wanted, address)
         if state != DOWN:
             state = await_state(client, bookie_id, READ_ONLY if wanted else WRITABLE)
+    remembered = state == DOWN and told == "directory"  # it looks there when it starts
     if as_json:
         say_json({"bookie": bookie_id, "readOnly": state == READ_ONLY if state != DOWN else None, "told": told})
-    elif state == DOWN:
+    elif remembered:
         click.echo(f"bookie {bookie_id} is down; it will start {'read-only' if wanted else 'writable'}")
     elif (state == READ_ONLY) is wanted:
         click.echo(f"bookie {bookie_id} is {state}")
+    elif state == DOWN:
+        click.echo(f"bookie {bookie_id} was asked, and is down: ask it again when it has started", err=True)
     else:
         why = "its disk may be full, or it is starting" if not wanted else "see its log"
         click.echo(f"bookie {bookie_id} was asked, and is still {state}: {why}", err=True)
-    return 0 if state == DOWN or (state == READ_ONLY) is wanted else 1
+    return 0 if remembered or (state != DOWN and (state == READ_ONLY) is wanted) else 1
 
 
 @bookie.command("collect")

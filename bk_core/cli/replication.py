@@ -372,8 +372,9 @@ def decommission(
 
 
 def _make_read_only(client: BookKeeper, bookie: str, address: str | None, quiet: bool) -> None:
-    """Have a bookie that is writable turn read-only, and wait for it. One that is read-only or down stays as it is. Raises
-    InvalidArgumentError for one that nobody knows, BookieHttpError, and BookieUnavailableError if it stays writable."""
+    """Have a bookie that is writable turn read-only, and wait for it. One that is read-only or down, or goes down meanwhile, takes no new
+    ledgers either. Raises InvalidArgumentError for one that nobody knows, BookieHttpError, and BookieUnavailableError if it stays
+    writable."""
     from bk_core.client.doctor.facts import check_known
     from bk_core.client.repair.draining import check_room
 
@@ -381,10 +382,11 @@ def _make_read_only(client: BookKeeper, bookie: str, address: str | None, quiet:
         return
     check_room(client, bookie)
     tell_read_only(client, bookie, True, address)
-    if await_state(client, bookie, READ_ONLY) == WRITABLE:
+    state = await_state(client, bookie, READ_ONLY)
+    if state == WRITABLE:
         raise BookieUnavailableError(f"bookie {bookie} was asked to turn read-only, and is still writable: see its log", bookie=bookie)
     if not quiet:
-        click.echo(f"bookie {bookie} is read-only", err=True)
+        click.echo(f"bookie {bookie} is {state}" if state == READ_ONLY else f"bookie {bookie} went down when it was asked", err=True)
 
 
 def _say_still_named(report: DecommissionReport) -> None:

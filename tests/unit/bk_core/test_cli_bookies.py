@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -16,7 +16,8 @@ import pytest
 import bk_core
 from bk_core.bookie import standby
 from bk_core.bookie.embedded import EmbeddedBookie
-from bk_core.cli import output
+from bk_core.cli import output, switching
+from bk_core.cli.replication import _make_read_only
 from bk_core.client.doctor.facts import cluster_facts
 from bk_core.client.doctor.probe import BookieProbe
 from bk_core.errors import InvalidArgumentError
@@ -192,6 +193,43 @@ def refusing_http() -> Iterator[str]:
         finally:
             server.shutdown()
             thread.join(30)
+
+
+@contextmanager
+def ending_http(asked: Callable[[], None]) -> Iterator[str]:
+    """The HTTP server of a bookie that takes the order, and whose registration ends with it."""
+
+    class End(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            asked()
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), End) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join(30)
+
+
+def test_a_bookie_that_goes_down_when_it_is_asked_is_not_read_only(
+    bk: Bk, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    monkeypatch.setattr(switching, "_TURN_S", 0.2)
+    bookie = "10.1.2.3:3181"
+    client.store.write_cookie(bookie, client.store.read_cookie(client.bookies().writable[0]).data, None)
+    with ending_http(client.store.register_bookie(bookie, "10.1.2.3", 3181).close) as address:
+        bk("read-only", bookie, "on", "--http", address, group="bookie", status=1)
+    assert f"bookie {bookie} was asked, and is down" in bk.err and bk.out == ""
+    with ending_http(client.store.register_bookie(bookie, "10.1.2.3", 3181).close) as address:
+        _make_read_only(client, bookie, address, quiet=False)
+    assert capfdbinary.readouterr().err.decode() == f"bookie {bookie} went down when it was asked\n"
 
 
 def test_a_server_that_knows_no_such_thing(bk: Bk, client: bk_core.BookKeeper) -> None:
