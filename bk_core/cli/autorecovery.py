@@ -61,8 +61,8 @@ def autorecovery(
     The auditor marks the ledgers of bookies that have a cookie and are not registered, and looks at all ledgers now and then. Workers copy
     what marked ledgers lack. Marks, locks and the vote for the auditor are Apache's, so it works beside Apache's auto-recovery, or instead
     of it; `bk cluster autorecovery off` stops both. An open ledger whose writer does not replace a lost bookie in --grace seconds is
-    recovered, which ends that writer. It does not begin where bookies do not admit this client. --password and --digest are used where a
-    ledger's metadata stores none.
+    recovered, which ends that writer. It does not begin if every bookie that answers refuses this client. --password and --digest are used
+    where a ledger's metadata stores none.
 
     --json: a line for each event: event, text, ledger, bookies, count (ledgers), entries, bytes.
     """

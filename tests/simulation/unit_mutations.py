@@ -130,6 +130,13 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "test_the_writer_of_an_open_ledger_has_its_time_once",
     ),
     _of(_AUDITING, "RR-19", "admitting > 0 or refusing == 0", "True", "test_a_client_that_all_refuse_does_not_begin"),
+    _of(
+        _AUDITING,
+        "RR-19 (again)",
+        "CHECK_AGAIN_NS << min(max(refused, 1) - 1, 30)",
+        "CHECK_AGAIN_NS",
+        "test_a_look_at_all_ledgers_that_bookies_refuse_is_taken_again_ever_more_seldom",
+    ),
     _of(_SHORTAGE, "SES-10", "self._at_ns < since_ns or ", "", "test_only_what_failed_meanwhile_is_explained_by_it"),
     _of(
         _REACH,

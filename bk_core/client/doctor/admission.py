@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from bk_core.client.doctor.probe import NOT_ADMITTED, BookieProbe, probe_bookies
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bk_core.client.client import BookKeeper
 
 ASKED_MAX = 16
-"""A client that wants to know if it is admitted at all asks so many bookies, which is one round of probes."""
+"""The number of bookies that are asked at once, which is one round of probes; others are asked only if these do not settle the question."""
 _CERTIFICATES = "bookie_ca_file (with bookie_cert_file and bookie_key_file, where bookies ask for a certificate)"
 _PASSWORD = "bookie_user and bookie_password_file"
 
@@ -56,24 +56,43 @@ def _option(security: Security | None, kind: type[BookieSecurityError] | None) -
 
 
 def refusal_told(client: BookKeeper, bookies: Collection[BookieId]) -> str:
-    """Return a sentence about bookies that refused a read, with what to do. They are asked why."""
-    refused = refusing(probe_bookies(client, sorted(bookies)[:ASKED_MAX]).values())
+    """Return a sentence about bookies that refused a read, with what to do. They are asked why, until one refuses again."""
+    probes: list[BookieProbe] = []
+    for probes in _asked(client, sorted(bookies)):
+        if refusing(probes):
+            break
+    refused = refusing(probes)
     count = counted(len(bookies), "bookie")
     if not refused:
-        return f"{count} refused this client, and admit it now: look again"
+        unheard = [probe for probe in probes if not probe.answers]
+        if not unheard:
+            return f"{count} refused this client, and {'admits' if len(bookies) == 1 else 'admit'} it now: look again"
+        return f"{count} refused this client, and {unheard[0].bookie} does not answer now ({unheard[0].problem}): look again when it does"
     verb = "does" if len(bookies) == 1 else "do"
     what = f"{count} {verb} not admit this client ({refused[0].problem}), so nothing is known of the copies there"
     return f"{what}: {option_for(client, refused)}"
 
 
 def check_admitted(client: BookKeeper, what: str) -> None:
-    """Ask some registered bookies if they admit this client. Raises BookieSecurityError, of the class of a refusal, if all that answer
-    refuse (RR-19); ``what`` is what does not begin then."""
+    """Ask registered bookies if they admit this client, all of them unless one of the first does. Raises BookieSecurityError, of the class
+    of a refusal, if every bookie that answers refuses (RR-19); ``what`` is what does not begin then."""
     view = client.bookies()
     there = [*view.writable, *view.readonly]
-    probes = probe_bookies(client, random.sample(there, min(ASKED_MAX, len(there)))).values()
+    random.shuffle(there)
+    probes: list[BookieProbe] = []
+    for probes in _asked(client, there):
+        if may_begin(sum(probe.answers for probe in probes), len(refusing(probes))):
+            return
     refused = refusing(probes)
-    if may_begin(sum(probe.answers for probe in probes), len(refused)):
+    if not refused:  # there is no bookie
         return
     text = f"{what} does not begin: {told_refusing(refused, len(probes))}, so nothing would be known of the copies there"
     raise (refused[0].refusal or BookieAuthError)(f"{text}; {option_for(client, refused)}", bookie=refused[0].bookie)
+
+
+def _asked(client: BookKeeper, bookies: Sequence[BookieId]) -> Iterator[list[BookieProbe]]:
+    """Ask bookies in rounds, and yield after each round the probes of all that were asked so far."""
+    probes: list[BookieProbe] = []
+    for at in range(0, len(bookies), ASKED_MAX):
+        probes.extend(probe_bookies(client, bookies[at : at + ASKED_MAX]).values())
+        yield probes

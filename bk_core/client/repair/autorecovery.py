@@ -33,7 +33,7 @@ from bk_core.errors import (
 from bk_core.metadata.store import BookieView, MetadataStore, Watch
 from bk_core.metadata.underreplication import Candidate
 from bk_core.protocol.ledger.metadata import BookieId
-from bk_core.protocol.ledger.replication import CHECK_AGAIN_NS, Ended, LostBookies, RepairQueue
+from bk_core.protocol.ledger.replication import Ended, LostBookies, RepairQueue, check_pause_ns
 from bk_core.threads import Flag, mark_own
 
 if TYPE_CHECKING:
@@ -131,6 +131,7 @@ class AutoRecovery:
         self._is_elected = False
         self._is_off = False
         self._check_again_ns = 0  # no look at all ledgers begins before
+        self._checks_refused = 0  # looks at all ledgers in a row in which bookies refused this client
         self._threads: list[threading.Thread] = []
         if audits:
             self._threads.append(self._thread("bk-auditor", self._audit_turn, self._audit_now, self._candidate.withdraw))
@@ -281,7 +282,7 @@ class AutoRecovery:
 
     def _check_all(self) -> None:
         """Look at the first and the last entry of each replica of each ledger, and mark what lacks one (RR-4). Where bookies refuse this
-        client, nothing is marked, and the look is not noted as done (RR-19)."""
+        client, nothing is marked, and the look is not noted as done: the next one begins after a pause that grows (RR-19)."""
         seen = marked = 0
         refused: dict[BookieId, None] = {}
         unknown = 0
@@ -303,10 +304,12 @@ class AutoRecovery:
         if self._stopping.is_set():
             return
         if refused:
-            self._check_again_ns = time.monotonic_ns() + CHECK_AGAIN_NS
+            self._checks_refused += 1
+            self._check_again_ns = time.monotonic_ns() + check_pause_ns(self._checks_refused, int(self._options.check_s * NS))
             which = f"{counted(unknown, 'ledger')} with copies on bookies that do not admit this client, of which nothing is known"
             self._say(RecoveryEvent("trouble", f"{which}: {', '.join(refused)}", bookies=tuple(refused), count=unknown))
         else:
+            self._checks_refused = 0
             self._store.note_checked(self._now_ms())
         self._say(RecoveryEvent("checked", f"{counted(seen, 'ledger')} checked, {marked:,} marked", count=marked))
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -140,3 +141,25 @@ def test_a_close_waits_for_all_threads_together(client: BookKeeper, monkeypatch:
     assert 0.5 < took < 1.1, "three threads, each of which would have had its time"
     for thread in running._threads:
         thread.join(PATIENCE_S)
+
+
+def test_looks_that_bookies_refuse_are_taken_ever_more_seldom(client: BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RR-19."""
+    running, votes = client.auto_recovery(QUICK), client.store.underreplication()
+    running._is_elected = True
+    refusing: tuple[str, ...] = ("a:1",)
+    monkeypatch.setattr(client, "list_ledgers", lambda: iter([7]))
+    monkeypatch.setattr(autorecovery, "check_ledger", lambda *_: SimpleNamespace(not_admitting=refusing, open_tail_lost=(), fragments=()))
+    pauses = []
+    for _ in range(3):
+        ended_ns = time.monotonic_ns()
+        running._check_all()
+        pauses.append(round((running._check_again_ns - ended_ns) / 60e9))
+    assert pauses == [5, 10, 20] and votes.checked_ms() is None
+    refusing = ()
+    running._check_all()
+    assert votes.checked_ms() is not None
+    refusing = ("a:1",)
+    ended_ns = time.monotonic_ns()
+    running._check_all()
+    assert round((running._check_again_ns - ended_ns) / 60e9) == 5, "what was refused before a look that nobody refused does not count"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bk_core.protocol.ledger.replication import Audit, Ended, LostBookies, RepairQueue, may_begin
+from bk_core.protocol.ledger.replication import Audit, Ended, LostBookies, RepairQueue, check_pause_ns, may_begin
 
 S = 1_000_000_000
 DELAY, AGAIN, GRACE = 60 * S, 3600 * S, 30 * S
@@ -136,3 +136,12 @@ def test_a_client_that_all_refuse_does_not_begin() -> None:
     """RR-19. Bookies that give no answer do not count: they may be starting."""
     assert not may_begin(admitting=0, refusing=3)
     assert may_begin(admitting=1, refusing=2) and may_begin(admitting=0, refusing=0)
+
+
+def test_a_look_at_all_ledgers_that_bookies_refuse_is_taken_again_ever_more_seldom() -> None:
+    """RR-19: a refusal that lasts must not make the look run without an end."""
+    week = 7 * 86_400 * S
+    pauses = [check_pause_ns(refused, week) for refused in range(1, 2000)]
+    assert pauses[:4] == [300 * S, 600 * S, 1200 * S, 2400 * S]
+    assert all(after == min(2 * before, week) for before, after in zip(pauses, pauses[1:], strict=False)) and pauses[-1] == week
+    assert check_pause_ns(1, 60 * S) == 60 * S, "no later than any other look"

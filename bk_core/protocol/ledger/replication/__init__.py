@@ -7,7 +7,7 @@ It runs outside the writer and changes metadata by compare-and-set like every ot
 (RR-15).
 """
 
-from bk_core.protocol.ledger.replication.auditing import CHECK_AGAIN_NS, Audit, Ended, LostBookies, RepairQueue, may_begin
+from bk_core.protocol.ledger.replication.auditing import Audit, Ended, LostBookies, RepairQueue, check_pause_ns, may_begin
 from bk_core.protocol.ledger.replication.change import MetadataChange
 from bk_core.protocol.ledger.replication.check import FragmentCheck, FragmentReport, ReplicaReport
 from bk_core.protocol.ledger.replication.draining import DrainStep, after_look
@@ -28,7 +28,6 @@ from bk_core.protocol.ledger.replication.ledger_check import LedgerCheck
 from bk_core.protocol.ledger.replication.repair import FragmentRepair, RepairState
 
 __all__ = [
-    "CHECK_AGAIN_NS",
     "Audit",
     "DrainStep",
     "Ended",
@@ -48,6 +47,7 @@ __all__ = [
     "after_look",
     "eligible_fragments",
     "exchanged",
+    "check_pause_ns",
     "exchanged_together",
     "known_last_entry",
     "may_begin",

@@ -12,12 +12,19 @@ AGAIN_SOON_NS = 60_000_000_000
 BACKOFF_FIRST_NS = 5_000_000_000
 BACKOFF_MAX_NS = 300_000_000_000
 CHECK_AGAIN_NS = 300_000_000_000
-"""The time between two looks at all ledgers, where some could not be judged by the first (RR-19)."""
+"""The time between the first look at all ledgers and the next one, where some could not be judged (RR-19)."""
 
 
 def may_begin(admitting: int, refusing: int) -> bool:
     """Return True unless all bookies that answered refuse this client: it could look at no copy, and make none (RR-19)."""
     return admitting > 0 or refusing == 0
+
+
+def check_pause_ns(refused: int, every_ns: int) -> int:
+    """Return the time from the end of a look at all ledgers to the next one, after ``refused`` looks in a row in which bookies refused this
+    client (RR-19). It doubles with each, up to ``every_ns``, the time between two looks where nobody refuses: a refusal may last for ever,
+    and each look reads from all bookies."""
+    return min(CHECK_AGAIN_NS << min(max(refused, 1) - 1, 30), every_ns)
 
 
 @dataclass(frozen=True, slots=True)
