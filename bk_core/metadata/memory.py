@@ -158,13 +158,15 @@ class MemoryStore:
         return watch
 
     def resolve(self, bookie_id: BookieId) -> tuple[str, int]:
-        self._check_open()
-        with self._world.lock:
-            registration = self._world.registrations.get(bookie_id)
-        address = address_of(bookie_id, registration.payload if registration else None)
-        if registration is None:
-            check_nobodys(bookie_id, address, self.bookies(), self.resolve)
+        found = self.registration(bookie_id)
+        address = address_of(bookie_id, None if found is None else found.data)
+        if found is None:
+            check_nobodys(bookie_id, address, self.bookies(), self._registered_at)
         return address
+
+    def _registered_at(self, bookie_id: BookieId) -> tuple[str, int]:
+        found = self.registration(bookie_id)
+        return address_of(bookie_id, None if found is None else found.data, registered=True)
 
     def registration(self, bookie_id: BookieId) -> Versioned | None:
         self._check_open()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -79,11 +80,14 @@ def decode_service_info(data: bytes) -> ServiceInfo:
     return ServiceInfo(endpoints, MappingProxyType(properties))
 
 
-def address_of(bookie_id: BookieId, registration: bytes | None) -> tuple[str, int]:
+def address_of(bookie_id: BookieId, registration: bytes | None, *, registered: bool = False) -> tuple[str, int]:
     """Return host and port from the registration, else from an id ``host:port``. Raises BookieUnavailableError if neither has them.
 
-    A missing or unreadable registration falls back to the id, so that replicas of old ledgers stay readable (metadata.md 4.4).
+    A missing or unreadable registration falls back to the id, so that replicas of old ledgers stay readable (metadata.md 4.4); with
+    ``registered`` a missing one is an error, too.
     """
+    if registered and registration is None:
+        raise BookieUnavailableError(f"bookie {bookie_id} is not registered", bookie=bookie_id)
     if registration:
         try:
             for endpoint in decode_service_info(registration).endpoints:
@@ -97,23 +101,41 @@ def address_of(bookie_id: BookieId, registration: bytes | None) -> tuple[str, in
     raise BookieUnavailableError(f"bookie {bookie_id} is not registered and its id is not host:port", bookie=bookie_id)
 
 
-def check_nobodys(bookie_id: BookieId, address: tuple[str, int], view: BookieView, resolve: Callable[[BookieId], tuple[str, int]]) -> None:
+def check_nobodys(bookie_id: BookieId, address: tuple[str, int], view: BookieView, located: Callable[[BookieId], tuple[str, int]]) -> None:
     """Check the address in the id of a bookie that is not registered. Raises BookieUnavailableError if another bookie is registered there:
     it would answer in the other one's name, and deny entries that it was never given (metadata.md 4.4).
 
-    Only bookies whose ids are no addresses are asked about, because one whose id is an address is at no other.
+    All others are asked about, also those whose ids are addresses, because such a bookie may be registered at another address. ``located``
+    returns where a bookie is registered, and raises BookieUnavailableError for one that is not. It asks about no third one: two bookies of
+    an old ``view`` that are both gone would ask about each other without an end. Addresses are compared, not texts, and no name is looked
+    up: of two names for one host nothing is known here.
     """
+    wanted = _places(address)
     for other in (*view.writable, *view.readonly):
-        if other != bookie_id and not is_address(other) and _resolved(other, resolve) == address:
+        if other != bookie_id and not wanted.isdisjoint(_registered_places(other, located)):
             text = f"bookie {bookie_id} is not registered, and at the address in its id is bookie {other}"
             raise BookieUnavailableError(text, bookie=bookie_id)
 
 
-def _resolved(bookie_id: BookieId, resolve: Callable[[BookieId], tuple[str, int]]) -> tuple[str, int] | None:
+def _registered_places(bookie_id: BookieId, located: Callable[[BookieId], tuple[str, int]]) -> frozenset[tuple[str, int]]:
     try:
-        return resolve(bookie_id)
+        return _places(located(bookie_id))
     except BookieUnavailableError:
-        return None
+        return frozenset()
+
+
+def _places(address: tuple[str, int]) -> frozenset[tuple[str, int]]:
+    """Return the addresses that a host and a port stand for, each in one spelling: ``localhost`` is loopback of IPv4 and of IPv6, and a
+    name that is looked up elsewhere stands for itself."""
+    host, port = address[0].lower().rstrip("."), address[1]
+    if host == "localhost":
+        return frozenset({("127.0.0.1", port), ("::1", port)})
+    try:
+        literal = ipaddress.ip_address(host)
+    except ValueError:
+        return frozenset({(host, port)})
+    mapped = literal.ipv4_mapped if literal.version == 6 else None
+    return frozenset({(str(mapped or literal), port)})
 
 
 def is_address(bookie_id: BookieId) -> bool:

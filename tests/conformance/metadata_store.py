@@ -302,6 +302,10 @@ def _check_bookies(one: MetadataStore, two: MetadataStore, open_store: OpenStore
         assert two.resolve("bookie-a") == ("127.0.0.4", 3184)
         assert _unresolvable(two, "127.0.0.4:3184")  # an id without a registration, that looks like another's address
         assert two.resolve("127.0.0.5:3184") == ("127.0.0.5", 3184)
+        third.register_bookie("10.0.0.5:3181", "localhost", 3185)  # an id that is an address, registered at another one
+        assert two.resolve("10.0.0.5:3181") == ("localhost", 3185)
+        assert _unresolvable(two, "127.0.0.1:3185") and _unresolvable(two, "::1:3185")
+        assert two.resolve("127.0.0.2:3185") == ("127.0.0.2", 3185)
     assert two.resolve("h:3181") == ("h", 3181)
 
 

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -68,6 +69,14 @@ def test_memory_store_keeps_the_contract() -> None:
 @pytest.mark.parametrize("layout", ["", "+null", "+hierarchical", "+longhierarchical", "+flat"])
 def test_zookeeper_store_keeps_the_contract(zookeeper: ZooKeeperProcess, root: str, layout: str) -> None:
     contract.check_metadata_store(lambda: _open(zookeeper, root, layout=layout))
+
+
+def test_bookies_that_are_gone_do_not_ask_about_each_other(zookeeper: ZooKeeperProcess, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of bookies may be older than their registrations."""
+    with closing(_open(zookeeper, root)) as store:
+        store.initialize_cluster()
+        monkeypatch.setattr(ZooKeeperStore, "bookies", lambda _: BookieView(("10.0.0.1:3181", "10.0.0.2:3181"), ()))
+        assert store.resolve("10.0.0.1:3181") == ("10.0.0.1", 3181)
 
 
 def test_a_new_cluster_holds_exactly_the_specified_nodes(zookeeper: ZooKeeperProcess, root: str) -> None:

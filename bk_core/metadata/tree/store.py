@@ -207,7 +207,9 @@ class TreeStore(ABC):
     def resolve(self, bookie_id: BookieId) -> tuple[str, int]:
         """Return a cached address until the registration changes or the connection is lost. Without a connection it is the last known
         address at once, and with a connection that does not answer, after ``KNOWN_ADDRESS_S`` (SES-5)."""
-        check_bookie_id(bookie_id)
+        return self._located(check_bookie_id(bookie_id), alone=False)
+
+    def _located(self, bookie_id: BookieId, alone: bool = True) -> tuple[str, int]:  # alone: no other bookie is asked about
         with self._lock:
             known = self._addresses.get(bookie_id)
             change = self._changes.get(bookie_id, 0) + self._losses
@@ -218,9 +220,9 @@ class TreeStore(ABC):
             if known is not None and not self._base_link.connected:
                 raise MetadataUnavailableError(f"there is no connection to {self._place}")
             registration = self._registration(bookie_id, self._timeout_s if known is None else min(self._timeout_s, KNOWN_ADDRESS_S))
-            address = address_of(bookie_id, registration)
+            address = address_of(bookie_id, registration, registered=alone)
             if registration is None:
-                check_nobodys(bookie_id, address, self.bookies(), self.resolve)
+                check_nobodys(bookie_id, address, self.bookies(), self._located)
         except MetadataUnavailableError:
             if known is not None:
                 return known
