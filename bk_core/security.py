@@ -191,8 +191,8 @@ class Security:
 
 
 def security_of(uri: str) -> Security | None:
-    """Return what the options of a URI say of the connections to bookies, None if they say nothing. They name files, never a secret, so
-    that a URI may be shown. Raises InvalidArgumentError."""
+    """Return what the options of a URI say of the connections to bookies, None if they say nothing. They name files, never a
+    secret; what is shown to others goes without them (``ClientConfig.shown_uri``). Raises InvalidArgumentError."""
     query = dict(parse_qsl(uri.partition("?")[2].partition("#")[0], keep_blank_values=True))
     # Misspelt names first: other errors may follow from them. Those with "password" are refused below, without showing them.
     for name, value in query.items():

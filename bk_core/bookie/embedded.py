@@ -227,7 +227,7 @@ class EmbeddedBookie:
         kept = kept_address(self._directory)
         if kept is not None:
             if host != kept[0] or port not in (0, kept[1]):
-                raise InvalidArgumentError(f"the bookie of {self._directory} is {kept[0]}:{kept[1]}, not {host}:{port}")
+                raise InvalidArgumentError(f"the bookie of {self._directory} is {host_port(*kept)}, not {host_port(host, port)}")
             port = kept[1]
         listener = socket.socket(socket.AF_INET6 if is_ipv6(host) else socket.AF_INET, socket.SOCK_STREAM)
         try:

@@ -70,9 +70,9 @@ def info(uri: str, protocol: str, as_json: bool) -> None:
     with connected(uri, protocol) as client:
         found = cluster_facts(client)
     if as_json:
-        say_json(display.info_facts(found, uri))
+        say_json(display.info_facts(found, client.config.shown_uri))
     else:
-        say_table(*display.info(found, uri))
+        say_table(*display.info(found, client.config.shown_uri))
 
 
 @cluster.command("autorecovery")

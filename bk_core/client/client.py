@@ -708,7 +708,7 @@ class BookKeeper(LooksInside, StaysHere):
         self.close()
 
     def __repr__(self) -> str:
-        return f"<BookKeeper {self.config.uri} {self.config.protocol}{' closed' if self._closed else ''}>"
+        return f"<BookKeeper {self.config.shown_uri} {self.config.protocol}{' closed' if self._closed else ''}>"
 
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows: the bookies, as far as this client knows them without asking."""

@@ -118,7 +118,7 @@ class Session:
         self.config = config
         self.store = store
         self.home = Home()
-        self.counts = ClientCounts(f"the client of {config.uri}")
+        self.counts = ClientCounts(f"the client of {config.shown_uri}")
         self._over = self._ended = False
         self.racks = self._new_racks()
         self.reactor = Reactor()

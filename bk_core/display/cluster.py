@@ -142,7 +142,7 @@ def bookie(found: BookieFacts, now_ms: int) -> Table:
         rows.append(("batch reads", probe.batch_reads))
     registered = found.registered_ms
     rows.append(("registered (UTC)", None if registered is None else f"{when(registered)} ({told_age(now_ms - registered)} ago)"))
-    rows += [(f"endpoint {one.id}", f"{one.protocol} {one.host}:{one.port}") for one in found.endpoints]
+    rows += [(f"endpoint {one.id}", f"{one.protocol} {host_port(one.host, one.port)}") for one in found.endpoints]
     rows += [(f"property {name}", value) for name, value in found.properties.items()]
     rows.append(("rack", found.rack or "no mapping"))
     if found.cookie is None:

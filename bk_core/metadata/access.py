@@ -203,7 +203,7 @@ class MetadataTls:
 
 def zookeeper_auth_of(query: Mapping[str, str]) -> ZooKeeperAuth | None:
     """Return what the options of a URI say of the client's identity at ZooKeeper, None if they say nothing. They name files, never a
-    secret, so that a URI may be shown. Raises InvalidArgumentError."""
+    secret; what is shown to others goes without them (``ClientConfig.shown_uri``). Raises InvalidArgumentError."""
     if not any(name in query for name in AUTH_OPTIONS["zk"]):
         return None
     scheme = query.get("auth", "sasl")

@@ -18,6 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
+from bk_core.display.words import host_port
 from bk_core.metrics.registry import Registry
 from bk_core.metrics.snapshot import FIRST_BITS, HistogramValue, Labels, Metrics, Value, upper_bound_ns
 from bk_core.metrics.table import ALL, Metric
@@ -115,7 +116,7 @@ class Page:
     @property
     def url(self) -> str:
         """The address of the page."""
-        return f"http://{self.host}:{self.port}/metrics"
+        return f"http://{host_port(self.host, self.port)}/metrics"
 
     def close(self) -> None:
         """Stop serving it, and wait for that. Idempotent."""

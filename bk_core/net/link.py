@@ -14,6 +14,7 @@ import logging
 from collections.abc import Hashable, Sequence
 from functools import partial
 
+from bk_core.display.words import host_port
 from bk_core.errors import RemoteProtocolError
 from bk_core.net.asking import is_repeatable, is_unsure
 from bk_core.net.connecting import ConnectingLink
@@ -123,7 +124,7 @@ class BookieLink(ConnectingLink):
         if self.address is None or self.address == address:
             return False
         if self._connected or self._connecting:
-            self._drop(Status.UNAVAILABLE, f"the bookie moved to {address[0]}:{address[1]}", backoff=False)
+            self._drop(Status.UNAVAILABLE, f"the bookie moved to {host_port(*address)}", backoff=False)
         return True
 
     def renamed(self, name: tuple[str, int], found: Sequence[Address]) -> bool:

@@ -85,7 +85,7 @@ def test_embedded_bookies_and_zookeeper(zookeeper: ZooKeeperProcess, tmp_path: P
         assert bk(capfd, uri, "bookie", "read-only", one.bookie_id, "on")[0]["readOnly"] is True
         assert {found["answer"] for found in bk(capfd, uri, "bookie", "health")} == {"answers"}
         assert bk(capfd, uri, "ledger", "ls", "--bookie", one.bookie_id)
-    with pytest.raises(InvalidArgumentError, match=rf"is {HOST}:{one.port}, not 127"):
+    with pytest.raises(InvalidArgumentError, match=rf"is \[{HOST}\]:{one.port}, not 127"):
         EmbeddedBookie(tmp_path / "0", "127.0.0.1").start()
     with EmbeddedBookie(tmp_path / "0", HOST) as again:
         assert again.bookie_id == one.bookie_id  # which its directory keeps

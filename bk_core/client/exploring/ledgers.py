@@ -102,7 +102,7 @@ class Ledgers(LazyTable):
     def __repr__(self) -> str:
         told = list(self._wanted.told) + ([] if self._limit is None else [f"the first {self._limit:,}"])
         which = f" ({', '.join(told)})" if told else ""
-        return f"<Ledgers of {self._client.config.uri}{which}: iterate, or call to_pandas(), to_arrow(), to_pylist(), count()>"
+        return f"<Ledgers of {self._client.config.shown_uri}{which}: iterate, or call to_pandas(), to_arrow(), to_pylist(), count()>"
 
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows: the first rows, after a few seconds at most. Reading stops there."""

@@ -30,6 +30,7 @@ from bk_core.errors import (
     WrongPasswordError,
 )
 from bk_core.exit_hook import before_clients_end
+from bk_core.metadata.uri import shown
 from bk_core.threads import Home, SafeFuture, is_ending, start_aside, wait_done
 
 log = logging.getLogger("bk_core.client.files")
@@ -147,7 +148,7 @@ class Wish(NamedTuple):
     take_over: bool
 
     def __repr__(self) -> str:
-        return f"<Wish for file store {self.store!r} of {self.uri}, mode {self.mode!r}>"
+        return f"<Wish for file store {self.store!r} of {shown(self.uri)}, mode {self.mode!r}>"
 
     @property
     def place(self) -> _Store:

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import array
 import threading
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+import bk_core
 from bk_core.bookie.local_cluster import LocalCluster
 from bk_core.cli import ledgers as ledger_commands
 from bk_core.cli import logs as log_commands
 from bk_core.cli.output import say_table
 from bk_core.client import BookKeeper, showing
 from bk_core.client.exploring.ledgers import SHOWN_ROWS
+from bk_core.client.files.connections import Wish
 from bk_core.client.files.upkeep import FileGcReport
 from bk_core.client.log.check import LogCheck, LogProblem
 from bk_core.client.log.info import LogInfo, Segments
@@ -237,6 +241,18 @@ def test_clients_and_logs_show_what_they_know() -> None:
         closed = client
     assert repr(closed) == "<BookKeeper memory://x v2 closed>"
     assert "b:1" in closed._repr_html_()
+
+
+def test_what_is_shown_of_a_client_names_no_file_of_a_secret(tmp_path: Path) -> None:
+    """The URI of ``ClientConfig.shown_uri``, in representations and in the label of metrics."""
+    (tmp_path / "secret").write_text("moss-3310")
+    store = MemoryStore(uuid.uuid4().hex)
+    store.initialize_cluster()
+    options = f"bookie_user=ann&bookie_password_file={tmp_path / 'secret'}"
+    with bk_core.connect(f"zk://h:2181/ledgers?{options}", store=store) as client:
+        texts = [repr(client), client._repr_html_(), repr(client.ledgers()), client._session.counts.registry.of]
+        texts.append(repr(Wish(client.config.uri, "web", b"", "r", False)))
+    assert all("zk://h:2181/ledgers" in text and "secret" not in text and "bookie_user" not in text for text in texts), texts
 
 
 class SilentStore:
