@@ -22,6 +22,7 @@ _OF_PASSWORD = re.compile("[a-z_]*password", re.IGNORECASE)
 RACK_SCRIPT_VARIABLE = "BK_RACK_SCRIPT"
 """The variable that names the script for racks, for programs that are given a URI alone."""
 _OF_ALL = ("chroot", "log_root", "session_timeout_ms", "placement")
+_OF_MEMORY = ("placement",)
 _PLACEMENTS = ("random", "rack-aware")
 _LAYOUTS = {"": None, "null": None, "hierarchical": "hierarchical", "longhierarchical": "longhierarchical", "flat": "flat"}
 _KNOWN = {"zk": "zk, zk+tls, zk+<layout>", "etcd": "etcd, etcd+tls, etcd+<layout>, etcd+apache"}
@@ -86,15 +87,23 @@ def parse(uri: str) -> StoreUri:
     if not separator:
         raise InvalidArgumentError(f"{shown(uri)!r} is not the URI of a metadata store, like zk://host:2181/ledgers")
     if driver == "memory" and not words:
-        if not rest:
-            raise InvalidArgumentError("memory:// needs a name: all that open the same name share one store")
-        return StoreUri("memory", rest, shown=shown(uri))
+        return _in_memory(uri, rest)
     if driver not in _KNOWN or layout not in layouts:
         raise InvalidArgumentError(f"no metadata store is known for {scheme!r}; there are {', '.join(_KNOWN.values())} and memory")
     found = _of_servers(uri, driver, rest, by_tls, layouts[layout])
     found.bookies  # noqa: B018 - refused now if it cannot be read
     placement_of(uri)
     return found
+
+
+def _in_memory(uri: str, rest: str) -> StoreUri:
+    place, _, fragment = rest.partition("#")
+    name, _, query = place.partition("?")
+    if not name:
+        raise InvalidArgumentError("memory:// needs a name: all that open the same name share one store")
+    found = _options(uri, query, fragment, _OF_MEMORY)
+    placement_of(uri)
+    return StoreUri("memory", name, options=found, shown=shown(uri))
 
 
 def _of_servers(uri: str, driver: str, rest: str, by_tls: bool, layout: str | None) -> StoreUri:

@@ -15,6 +15,7 @@ def test_a_uri_is_taken_apart() -> None:
     assert parse("zk+null://h/l").layout is None and parse("zk://h/l").session_timeout_s == 10.0
     memory = parse("memory://a name")
     assert (memory.driver, memory.hosts, memory.root) == ("memory", "a name", "")
+    assert parse("memory://x?placement=rack-aware&bookie_user=a").hosts == parse("memory://x").hosts == "x"
 
 
 def test_hosts_get_their_ports() -> None:
@@ -29,6 +30,11 @@ def test_hosts_get_their_ports() -> None:
         ("zk+tree://h/l", "no metadata store is known"),
         ("memory+flat://x", "no metadata store is known"),
         ("memory://", "needs a name"),
+        ("memory://?placement=random", "needs a name"),
+        ("memory://x?placement=nearest", "must be one of random, rack-aware"),
+        ("memory://x?chroot=/a", "unknown option 'chroot'; there are placement"),
+        ("memory://x?password=hunter2", "never holds a password"),
+        ("memory://x#hunter2", "has a '#'"),
         ("zk://u:hunter2@h/l", "no user before its hosts"),
         ("zk://h/l/", "ends with a slash: write /l"),
         ("zk://h:0/l", "port within 1..65535"),
