@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias, TypedDict, get_args
+from typing import Literal, TypeAlias, TypedDict, cast, get_args
 
 from bk_core.arguments import COUNT, POSITIVE, POSITIVE_SECONDS, SECONDS, TEXT, check_fields, one_of, settings, whole
 from bk_core.errors import ArgumentTypeError, InvalidArgumentError
@@ -19,6 +19,8 @@ WireProtocol: TypeAlias = Literal["v2", "v3"]
 Placement: TypeAlias = Literal["random", "rack-aware"]
 EnsembleChange: TypeAlias = Literal["immediate", "delayed", "disabled"]
 CONNECTIONS_MAX = 64
+RACK_SCRIPT_TIMEOUT_S = 10.0
+MIN_RACKS = 2
 SET_BY_HAND = (
     "ensemble_change", "operation_timeout_s", "metadata_timeout_s", "await_store", "add_quorum_timeout_s",
     "placement", "min_racks", "local_rack", "connections_per_bookie", "log_root",
@@ -27,7 +29,7 @@ SET_BY_HAND = (
 networks and for experts."""
 _CHECKS = {
     "protocol": TEXT,
-    "placement": TEXT,
+    "placement": replace(TEXT, optional=True),
     "ensemble_change": TEXT,
     "connections_per_bookie": whole(1, CONNECTIONS_MAX),
     "operation_timeout_s": POSITIVE_SECONDS,
@@ -72,9 +74,9 @@ class ClientConfig:
     limits: Limits = field(default_factory=Limits)
     """Bounds of the machines. While no bookie that may have an entry can be reached, reads and recoveries ask again for
     ``limits.unreachable_ns``, but for no longer than nine tenths of ``operation_timeout_s``."""
-    placement: Placement = "random"
-    """The choice of bookies: "random" takes any; with "rack-aware" every write set spans ``min_racks`` racks as far as it can. Also
-    ``placement=rack-aware`` in the URI, for what is given nothing but a URI."""
+    placement: Placement | None = None
+    """The choice of bookies: "random" takes any; with "rack-aware" every write set spans ``min_racks`` racks as far as it can. None takes
+    what the URI says (``placement=rack-aware``, for what is given nothing but a URI), and "random" where it says nothing."""
     racks: Mapping[str, str] | None = None
     """The rack of each bookie: its id or host to a place such as "/rack-a". None takes ``rack_script`` or, without one, the cluster's own
     mapping, Pulsar's ``/bookies``."""
@@ -82,10 +84,10 @@ class ClientConfig:
     """The path of a script on this host that tells the racks of bookies, as Java's ``networkTopologyScriptFileName``: it gets up to 100
     addresses as arguments and prints a place such as "/rack-a" for each. None takes the one that the variable ``BK_RACK_SCRIPT`` names, if
     it is set and placement is rack-aware. Connecting waits for its first answer (metadata.md 5.1)."""
-    rack_script_timeout_s: float = 10.0
+    rack_script_timeout_s: float = RACK_SCRIPT_TIMEOUT_S
     """The time after which the script is killed. Where it fails, bookies keep their last known racks or are in the default rack, and the
     script is asked again a minute later."""
-    min_racks: int = 2
+    min_racks: int = MIN_RACKS
     """The number of racks that a write set spans, with rack-aware placement."""
     enforce_racks: bool = False
     """With True, an ensemble that does not span ``min_racks`` racks is refused with NotEnoughBookiesError."""
@@ -133,9 +135,9 @@ class ClientConfig:
         if not self.uri:
             raise InvalidArgumentError("uri must name a metadata service, for example zk://127.0.0.1:2181/ledgers")
         for name, known in (("protocol", WireProtocol), ("placement", Placement), ("ensemble_change", EnsembleChange)):
-            if getattr(self, name) not in get_args(known):
-                raise InvalidArgumentError(f"{name} must be one of {', '.join(get_args(known))}, not {getattr(self, name)!r}")
-        self._take_racks_of_uri()
+            if (given := getattr(self, name)) is not None and given not in get_args(known):
+                raise InvalidArgumentError(f"{name} must be one of {', '.join(get_args(known))}, not {given!r}")
+        self._check_placement()
         self._check_racks()
         if self.security is not None and security_of(self.uri) is not None:
             raise InvalidArgumentError("TLS and passwords of bookies stand in the URI or beside it, not in both")
@@ -151,26 +153,46 @@ class ClientConfig:
         return self.security or security_of(self.uri)
 
     @property
+    def placement_policy(self) -> Placement:
+        """The ``placement`` that holds: the one beside the URI, the one in its options, or "random"."""
+        return self.placement or cast(Placement, placement_of(self.uri) or "random")
+
+    @property
+    def script_of_racks(self) -> str | None:
+        """The path of the script that tells the racks: ``rack_script``, or the one that the environment of this process names where
+        placement is rack-aware and there is no mapping; None where no script tells them."""
+        if self.rack_script is not None or self.racks is not None or self.placement_policy != "rack-aware":
+            return self.rack_script
+        return rack_script_here()
+
+    @property
     def machine_limits(self) -> Limits:
         """The ``limits`` for operations that wait for bookies which cannot be reached. Their wait is a little shorter than the call that it
         is for, so that the call ends with what each bookie said (RD-13)."""
         bound_ns = int(0.9e9 * self.operation_timeout_s)
         return self.limits if self.limits.unreachable_ns <= bound_ns else replace(self.limits, unreachable_ns=bound_ns)
 
-    def _take_racks_of_uri(self) -> None:
-        found: Any = placement_of(self.uri)
-        if found is not None:
-            object.__setattr__(self, "placement", found)
-        if self.placement == "rack-aware" and self.racks is None and self.rack_script is None:
-            object.__setattr__(self, "rack_script", rack_script_here())
+    def _check_placement(self) -> None:
+        of_uri = placement_of(self.uri)
+        if self.placement is not None and of_uri is not None and of_uri != self.placement:
+            raise InvalidArgumentError(f"placement is {self.placement!r}, and {of_uri!r} in the options of the URI: leave one of them out")
+        if self.placement_policy == "rack-aware":
+            return
+        given = {
+            "racks": self.racks is not None,
+            "rack_script": self.rack_script is not None,
+            "rack_script_timeout_s": self.rack_script_timeout_s != RACK_SCRIPT_TIMEOUT_S,
+            "min_racks": self.min_racks != MIN_RACKS,
+            "enforce_racks": self.enforce_racks,
+            "local_rack": self.local_rack is not None,
+            "min_ack_racks": self.min_ack_racks > 1,
+        }
+        if any(given.values()):
+            *names, last = [name for name, is_given in given.items() if is_given]
+            what = f"{', '.join(names)} and {last} mean" if names else f"{last} means"
+            raise InvalidArgumentError(f"{what} nothing without placement='rack-aware'")
 
     def _check_racks(self) -> None:
-        if self.min_ack_racks > 1 and self.placement != "rack-aware":
-            raise InvalidArgumentError("min_ack_racks means nothing without placement='rack-aware'")
-        given = self.racks is not None or self.local_rack is not None or self.rack_script is not None
-        if (given or self.enforce_racks or self.min_racks != 2) and self.placement != "rack-aware":
-            names = "racks, rack_script, min_racks, enforce_racks and local_rack"
-            raise InvalidArgumentError(f"{names} mean nothing without placement='rack-aware'")
         if self.racks is not None and self.rack_script is not None:
             raise InvalidArgumentError("racks come from a mapping (racks) or from a script (rack_script), not from both")
         if self.rack_script is not None and not self.rack_script:
@@ -191,7 +213,7 @@ class ClientSettings(TypedDict, total=False):
     await_store: bool
     log_root: str | None
     limits: Limits
-    placement: Placement
+    placement: Placement | None
     racks: Mapping[str, str] | None
     rack_script: str | None
     rack_script_timeout_s: float

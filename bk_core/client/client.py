@@ -87,8 +87,8 @@ def connect(
     config = ClientConfig(uri, protocol, **settings)
     if (security := config.bookie_security) is not None:
         security.check()
-    if config.rack_script is not None:
-        RackScript(config.rack_script, config.rack_script_timeout_s).check()
+    if (script := config.script_of_racks) is not None:
+        RackScript(script, config.rack_script_timeout_s).check()
 
     def make() -> BookKeeper:
         if (

@@ -169,10 +169,10 @@ class Session:
 
     def _new_racks(self) -> RackMap | ScriptedRacks | None:
         settings = self.config
-        if settings.placement != "rack-aware":
+        if settings.placement_policy != "rack-aware":
             return None
-        if settings.rack_script is not None:
-            return ScriptedRacks(self.store, RackScript(settings.rack_script, settings.rack_script_timeout_s))
+        if (script := settings.script_of_racks) is not None:
+            return ScriptedRacks(self.store, RackScript(script, settings.rack_script_timeout_s))
         return RackMap(self.store, settings.racks)
 
     def _settle_racks(self) -> None:

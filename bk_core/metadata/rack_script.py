@@ -176,6 +176,11 @@ class ScriptedRacks:
         """The reason for which the last answer told no racks of some bookies; "" if it told all."""
         self._asker = WorkerPool("bookkeeper-racks", 1)
 
+    @property
+    def script(self) -> str:
+        """The path of the script."""
+        return self._script.path
+
     def topology(self) -> Topology:
         """Return what is known now, and have the script asked again if that is due. It does not wait."""
         if self._clock() >= self._retry_at:

@@ -53,7 +53,7 @@ def judge_cluster(client: BookKeeper) -> Iterator[Finding]:
         yield Finding("layout-missing", what, advice)
     if isinstance(scripted := client._session.racks, ScriptedRacks):
         if scripted.problem:
-            what = f"the script {client.config.rack_script} does not tell the racks of all bookies: {scripted.problem}"
+            what = f"the script {scripted.script} does not tell the racks of all bookies: {scripted.problem}"
             yield Finding("racks-unreadable", what, "run it with the addresses of the bookies; it prints a location for each")
         return
     try:

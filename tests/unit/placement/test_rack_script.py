@@ -349,13 +349,14 @@ def test_the_environment_names_a_script_and_a_uri_does_not(script: Script, monke
     def config(options: str, **settings: object) -> bk_core.ClientConfig:
         return bk_core.ClientConfig(f"zk://h:1/ledgers?{options}", **settings)  # type: ignore[arg-type]
 
-    assert config("placement=rack-aware").rack_script is None
+    monkeypatch.delenv("BK_RACK_SCRIPT", raising=False)
+    assert config("placement=rack-aware").script_of_racks is None
     monkeypatch.setenv("BK_RACK_SCRIPT", str(script.path))
     found = config("placement=rack-aware", min_racks=3)
-    assert (found.placement, found.rack_script, found.min_racks) == ("rack-aware", str(script.path), 3)
-    assert (config("chroot=/x").placement, config("chroot=/x").rack_script) == ("random", None)
-    assert config("placement=rack-aware", rack_script="/y").rack_script == "/y"
-    assert config("placement=rack-aware", racks={"a": "/b"}).rack_script is None
+    assert (found.placement_policy, found.script_of_racks, found.min_racks) == ("rack-aware", str(script.path), 3)
+    assert (config("chroot=/x").placement_policy, config("chroot=/x").script_of_racks) == ("random", None)
+    assert config("placement=rack-aware", rack_script="/y").script_of_racks == "/y"
+    assert config("placement=rack-aware", racks={"a": "/b"}).script_of_racks is None
     for options, words in (("placement=nearest", "must be one of random, rack-aware"), ("placement=", "has no value")):
         with pytest.raises(InvalidArgumentError, match=words):
             config(options)
