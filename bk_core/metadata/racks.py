@@ -98,7 +98,7 @@ class RackMap:
                 if self._unresolved.get(bookie) == wanted[bookie]:  # else it has gone, or come back elsewhere
                     self._hosts[bookie] = host
                     del self._unresolved[bookie]
-            before, after = self._topology, Topology(self._racks, dict(self._hosts))
+            before, after = self._topology, Topology(self._racks, dict(self._hosts), self._bookies)
             self._topology = after
         if after.misplaced != before.misplaced:
             _LOG.warning("bookies left out, their locations have another depth than most: %s", ", ".join(after.misplaced))

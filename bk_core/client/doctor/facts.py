@@ -190,7 +190,8 @@ def rack_of(client: BookKeeper, bookie: BookieId) -> str | None:
         hosts = {bookie: client.store.resolve(bookie)[0]}
     except BookieUnavailableError:
         hosts = {}
-    return Topology(racks, hosts).rack_of(bookie)
+    view = client.bookies()
+    return Topology(racks, hosts, frozenset((*view.writable, *view.readonly))).rack_of(bookie)
 
 
 def names(metadata: LedgerMetadata, bookie: BookieId) -> bool:

@@ -87,6 +87,14 @@ def test_names_left_out_are_reported_once(store: MemoryStore, caplog: pytest.Log
     assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == ["c"]
 
 
+def test_names_of_bookies_that_are_gone_do_not_decide_the_depth(store: MemoryStore) -> None:
+    racks = RackMap(store, {"a": "/r1", "b": "/r2", "c": "/eu/r1"})
+    racks.bookies_changed(["a", "b"])
+    racks.bookies_changed(["c"])
+    assert racks.topology().rack_of("c") == "/eu/r1"
+    racks.close()
+
+
 class _Flaky(MemoryStore):
     away = False
 

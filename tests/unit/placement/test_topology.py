@@ -41,3 +41,12 @@ def test_another_depth_is_left_out_and_named() -> None:
     assert (topology.rack_of("a"), topology.rack_of("c")) == ("/eu/r1", None)
     assert Topology({"a": "/eu/r1", "c": "/r1"}).misplaced == ("a",)  # a tie: the shallower one counts
     assert Topology().misplaced == ()
+
+
+def test_bookies_that_are_gone_do_not_decide_the_depth() -> None:
+    racks = {"a": "/r1", "b": "/r2", "host-c": "/eu/r1"}
+    topology = Topology(racks, {"c": "host-c"}, frozenset(("c", "unmapped")))
+    assert (topology.rack_of("c"), topology.rack_of("unmapped")) == ("/eu/r1", "/default-region/default-rack")
+    assert topology.rack_of("a") is None and topology.misplaced == ("a", "b")
+    assert Topology(racks, {"c": "host-c"}, frozenset(("a", "c"))).rack_of("a") == "/r1"  # a tie: that of most, with those that are gone
+    assert Topology(racks, {}, frozenset(("unmapped",))).rack_of("a") == "/r1"

@@ -6,7 +6,8 @@ is a bookie id, a host name or an address. All locations of one cluster have the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -25,21 +26,24 @@ def location(text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """``racks``: name -> location as written. ``hosts``: bookie id -> host it was resolved to, where it was.
+    """``racks``: name -> location as written. ``hosts``: bookie id -> host it was resolved to, where it was. ``registered``: the bookies
+    that are there now; those that are gone may have locations, too.
 
-    A bookie without a mapping is in the default rack. One whose location has another depth than most is *left out* (metadata.md 5.1):
-    comparing ``/rack`` with ``/region/rack`` says nothing about what fails together.
+    A bookie without a mapping is in the default rack. One whose location has another depth than those of most registered bookies is
+    *left out* (metadata.md 5.1): comparing ``/rack`` with ``/region/rack`` says nothing about what fails together.
     """
 
     racks: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     hosts: Mapping[BookieId, str] = field(default_factory=lambda: _NOTHING)
+    registered: frozenset[BookieId] = frozenset()
     _located: Mapping[str, str] = field(init=False, repr=False, compare=False)
     _depth: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         located = {name: place for name, text in self.racks.items() if (place := location(text)) is not None}
         object.__setattr__(self, "_located", located)
-        object.__setattr__(self, "_depth", _usual_depth(located))
+        there = [place for bookie in self.registered if (place := self._lookup(bookie)) is not None]
+        object.__setattr__(self, "_depth", _usual_depth(there, located.values()))
 
     @property
     def default_rack(self) -> str:
@@ -48,7 +52,7 @@ class Topology:
 
     @property
     def misplaced(self) -> tuple[str, ...]:
-        """The names whose location has another depth than most, sorted."""
+        """The names whose location has another depth than the usual one, sorted."""
         return tuple(sorted(name for name, place in self._located.items() if place.count("/") != self._depth))
 
     def rack_of(self, bookie: BookieId) -> str | None:
@@ -70,9 +74,8 @@ def host_of(bookie: BookieId) -> str:
     return bookie.rpartition(":")[0] or bookie
 
 
-def _usual_depth(located: Mapping[str, str]) -> int:
-    """Return the depth that most locations have, the smallest if there are several, 1 if there are no locations."""
-    counts: dict[int, int] = {}
-    for place in located.values():
-        counts[place.count("/")] = counts.get(place.count("/"), 0) + 1
-    return min(counts, key=lambda depth: (-counts[depth], depth), default=1)
+def _usual_depth(there: Iterable[str], known: Iterable[str]) -> int:
+    """Return the depth that most locations of bookies which are ``there`` have; of several that of most ``known`` ones, then the smallest;
+    1 if there are no locations."""
+    now, ever = (Counter(place.count("/") for place in places) for places in (there, known))
+    return min(ever, key=lambda depth: (-now[depth], -ever[depth], depth), default=1)
