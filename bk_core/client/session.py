@@ -172,7 +172,8 @@ class Session:
         if settings.placement_policy != "rack-aware":
             return None
         if (script := settings.script_of_racks) is not None:
-            return ScriptedRacks(self.store, RackScript(script, settings.rack_script_timeout_s))
+            names = Names(lambda tell: tell())  # a client that connects waits for the racks, and not on the reactor thread
+            return ScriptedRacks(self.store, RackScript(script, settings.rack_script_timeout_s), names.lookup)
         return RackMap(self.store, settings.racks)
 
     def _settle_racks(self) -> None:
@@ -284,7 +285,6 @@ class Session:
                 if self._views == seen:
                     self._bookies_changed(view)
                     break
-        self._settle_racks()
 
     def note_answer(self, bookie: BookieId, status: Status) -> None:
         """Note the answer of a bookie for the quarantine (CR-2). Reactor thread."""

@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import logging
-import math
 import os
 import selectors
 import signal
-import socket
 import subprocess
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
 
 from bk_core.arguments import brief
-from bk_core.background import WorkerPool
+from bk_core.background import WHEN_WOKEN, BackgroundLoop
 from bk_core.display.words import counted
-from bk_core.errors import BkError, ClientClosedError, InvalidArgumentError
+from bk_core.errors import BkError, InvalidArgumentError, MetadataUnavailableError
+from bk_core.metadata.host_addresses import NAMES_S, Lookup, addresses_of
 from bk_core.metadata.store import MetadataStore
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.ledger.placement import Topology
-from bk_core.threads import wait_done
+from bk_core.threads import Bell
 
 _LOG = logging.getLogger(__name__)
 ADDRESSES_MAX = 100  # of one run, as Java's networkTopologyScriptNumberArgs
 RETRY_S = 60.0
+GONE_MAX = 1000  # bookies that are gone and keep a last known rack
 _OUTPUT_BYTES_MAX = 1 << 20
 _LOOK_S = 0.1  # between two looks if the client is being closed
-_NAMES_S = 5.0  # for the addresses of bookies that register host names
+_CLOSE_S = 2.0  # the thread may be in a request to the metadata store, for which nobody waits
 _NAMED_MAX = 3
 _SHELL = "/bin/sh"  # runs a script without a first line that names its interpreter, as Java does
 
@@ -51,7 +50,7 @@ class RackScript:
     @property
     def patience_s(self) -> float:
         """The seconds that an answer takes at most, with the look for the addresses of host names."""
-        return self._timeout_s + _NAMES_S
+        return self._timeout_s + NAMES_S
 
     def check(self) -> None:
         """Raise InvalidArgumentError if there is no such file on this host, or nobody may run it."""
@@ -156,115 +155,131 @@ class RackScript:
 class ScriptedRacks:
     """The rack of each bookie, as a script tells it. ``topology`` is the newest that is known; any thread may read it.
 
-    The script is asked on a thread of its own, once for each bookie that comes. Until it has answered, and if it fails, a bookie keeps its
-    last known rack, or is in the default rack. After a failure it is asked again when ``RETRY_S`` have passed, or when the next bookie
-    comes. A failure is logged when it begins and when it changes.
+    ``lookup`` looks the addresses of hosts up, on threads of its own. The script is asked on a thread of its own, once for each bookie that
+    comes. Until it has answered, and if it fails, a bookie keeps its last known rack, or is in the default rack. After a failure it is
+    asked again when ``retry_s`` have passed, or when the next bookie comes. A failure is logged when it begins and when it changes.
     """
 
-    def __init__(self, store: MetadataStore, script: RackScript, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: MetadataStore, script: RackScript, lookup: Lookup, retry_s: float = RETRY_S) -> None:
         self._store = store
         self._script = script
-        self._clock = clock
+        self._lookup = lookup
+        self._retry_s = retry_s
         self._lock = Lock()
         self._bookies: frozenset[BookieId] = frozenset()
-        self._changes = 0  # of the registered bookies, so far
+        self._changes = self._answered = 0  # of the registered bookies, so far; the last one after which the script was asked
+        self._bell = Bell()  # rings when it was
         self._wanted: dict[BookieId, int] = {}  # with the change that brought the bookie
-        self._locations: dict[BookieId, str] = {}
-        self._retry_at = math.inf
+        self._failed: dict[BookieId, str] = {}  # of those that are wanted, with what was wrong
+        self._locations: dict[BookieId, str] = {}  # also of the ``GONE_MAX`` that were asked for last and are gone
         self._topology = Topology()
-        self.problem = ""
-        """The reason for which the last answer told no racks of some bookies; "" if it told all."""
-        self._asker = WorkerPool("bookkeeper-racks", 1)
+        self._asker = BackgroundLoop("bookkeeper-racks", self._ask, of_client=True)
+        self._asker.start()
 
     @property
     def script(self) -> str:
         """The path of the script."""
         return self._script.path
 
+    @property
+    def problem(self) -> str:
+        """The reason for which no racks are told of some of the registered bookies; "" if they are told of all. Any thread."""
+        with self._lock:
+            return next(iter(self._failed.values()), "")
+
     def topology(self) -> Topology:
-        """Return what is known now, and have the script asked again if that is due. It does not wait."""
-        if self._clock() >= self._retry_at:
-            self._retry_at = math.inf
-            self._ask_soon()
+        """Return what is known now. It does not wait."""
         return self._topology
 
     def bookies_changed(self, bookies: Collection[BookieId]) -> None:
         """Take the registered bookies, and have the script asked about new ones. It does not wait."""
         with self._lock:
-            self._changes += 1
             fresh = set(bookies) - self._bookies
+            self._changes += bool(fresh)
             self._wanted = {one: change for one, change in self._wanted.items() if one in bookies}
-            self._wanted |= dict.fromkeys(fresh, self._changes)
+            self._failed = {one: problem for one, problem in self._failed.items() if one in bookies}
+            self._wanted |= dict.fromkeys(sorted(fresh), self._changes)
             self._bookies = frozenset(bookies)
+            gone = [bookie for bookie in self._locations if bookie not in self._bookies]
+            for bookie in gone[: max(0, len(gone) - GONE_MAX)]:
+                del self._locations[bookie]
+            left_out = self._renewed()
+        _tell_left_out(left_out)
         if fresh:
-            self._ask_soon()
+            self._asker.wake()
 
     def settle(self) -> None:
         """Wait until the script has answered what it is asked now, or has failed."""
-        with suppress(ClientClosedError):
-            wait_done(self._asker.call(lambda: None), self._script.patience_s)
+        wanted = self._changes
+        self._bell.until(lambda: self._answered >= wanted or self._script.is_closed, self._script.patience_s)
 
     def close(self) -> None:
         """Ask no more, and end a run that is under way."""
         self._script.close()
-        self._asker.close()
+        self._asker.stop()
+        self._bell.notify_all()
+        self._asker.join(_CLOSE_S)
 
-    def _ask_soon(self) -> None:
-        with suppress(ClientClosedError):
-            self._asker.submit(self._ask)
-
-    def _ask(self) -> None:
+    def _ask(self) -> float:
+        """Ask for all that is wanted. Return the seconds until it is to be done again."""
         with self._lock:
-            wanted = dict(self._wanted)
-        if not wanted:
-            return
-        addresses, problem = self._addresses(wanted)
-        told, failed = self._script.locations(sorted(set(addresses.values())))
-        self._note(wanted, {bookie: told[address] for bookie, address in addresses.items() if address in told}, failed or problem)
+            change, wanted = self._changes, dict(self._wanted)
+        if wanted:
+            addresses, failed = self._addresses(wanted)
+            told, problem = self._script.locations(sorted(set(addresses.values())))
+            failed |= dict.fromkeys((one for one, address in addresses.items() if address not in told), problem)
+            self._note(wanted, {bookie: told[address] for bookie, address in addresses.items() if address in told}, failed)
+        self._answered = change
+        self._bell.notify_all()
+        return self._retry_s if self.problem else WHEN_WOKEN
 
-    def _note(self, wanted: dict[BookieId, int], found: dict[BookieId, str], problem: str) -> None:
+    def _note(self, wanted: Mapping[BookieId, int], found: Mapping[BookieId, str], failed: Mapping[BookieId, str]) -> None:
         with self._lock:
-            for bookie, place in found.items():
-                if self._wanted.get(bookie) == wanted[bookie]:  # else it has gone, or come back elsewhere
-                    self._locations[bookie] = place
-                    del self._wanted[bookie]
-            missing = sorted(bookie for bookie in wanted if bookie in self._wanted)
-            before, self._topology = self._topology, Topology(dict(self._locations))
-            after = self._topology
-            changed, self.problem = problem != self.problem, problem
-            self._retry_at = self._clock() + RETRY_S if problem else math.inf
-        if after.misplaced != before.misplaced:
-            _LOG.warning("bookies left out, their locations have another depth than most: %s", ", ".join(after.misplaced))
-        if problem and changed and not self._script.is_closed:
+            before = next(iter(self._failed.values()), "")
+            current = {bookie for bookie, change in wanted.items() if self._wanted.get(bookie) == change}  # others have gone, or moved
+            for bookie in [one for one in found if one in current]:
+                self._locations.pop(bookie, None)  # the ones asked for last stand last
+                self._locations[bookie] = found[bookie]
+                del self._wanted[bookie]
+            self._failed = {one: problem for one, problem in failed.items() if one in current}
+            missing, problem = sorted(self._failed), next(iter(self._failed.values()), "")
+            left_out = self._renewed()
+        _tell_left_out(left_out)
+        if problem and problem != before and not self._script.is_closed:
             named = ", ".join(missing[:_NAMED_MAX]) + (" and others" if len(missing) > _NAMED_MAX else "")
             text = "no rack from the script %s for %s (%s): %s. They keep their last known racks, or are in the default rack; "
             text += "the script is asked again in %g s"
-            _LOG.warning(text, self._script.path, counted(len(missing), "bookie"), named, problem, RETRY_S)
+            _LOG.warning(text, self._script.path, counted(len(missing), "bookie"), named, problem, self._retry_s)
 
-    def _addresses(self, bookies: Collection[BookieId]) -> tuple[dict[BookieId, str], str]:
-        """Return the address of each bookie, and what was wrong with the first one that has none, "" if nothing was."""
-        found: dict[BookieId, str] = {}
-        problem = ""
+    def _renewed(self) -> list[BookieId]:
+        """Make a topology of what is known. Return the bookies that it leaves out, if they are others than before, and else none. The
+        caller holds the lock."""
+        before, self._topology = self._topology, Topology(dict(self._locations), registered=self._bookies)
+        were, are = ([one for one in topology.misplaced if one in topology.registered] for topology in (before, self._topology))
+        return are if are != were else []
+
+    def _addresses(self, bookies: Collection[BookieId]) -> tuple[dict[BookieId, str], dict[BookieId, str]]:
+        """Return the address of each bookie, and what was wrong with those that have none."""
+        hosts: dict[BookieId, str] = {}
+        failed: dict[BookieId, str] = {}
+        away = ""
         for bookie in bookies:
             try:
-                host = self._store.resolve(bookie)[0]
+                if not away:
+                    hosts[bookie] = self._store.resolve(bookie)[0]
+            except MetadataUnavailableError as error:  # to ask it for the others would take as long for each
+                away = str(error.args[0])
             except BkError as error:
-                problem = problem or str(error.args[0])
-                continue
-            if host.startswith("-"):  # which a script may take for an option
-                problem = problem or f"bookie {bookie} is registered with {brief(host)}, which is no host"
-                continue
-            found[bookie] = _address_of(host)
-        return found, problem
+                failed[bookie] = str(error.args[0])
+            if away:
+                failed[bookie] = away
+            elif hosts.get(bookie, "").startswith("-"):  # which a script may take for an option
+                failed[bookie] = f"bookie {bookie} is registered with {brief(hosts.pop(bookie))}, which is no host"
+        found = addresses_of(set(hosts.values()), self._lookup, lambda: self._script.is_closed)
+        failed |= {one: f"the name {host} was not looked up within {NAMES_S:g} s" for one, host in hosts.items() if host not in found}
+        return {bookie: found[host] for bookie, host in hosts.items() if host in found}, failed
 
 
-def _address_of(host: str) -> str:
-    """Return the address of a host as Java gives it to the script: that of IPv4 if there is one, or the host itself if it is not known."""
-    with suppress(ValueError):
-        return str(ipaddress.ip_address(host))
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        return host
-    addresses = [str(place[0]) for family, _, _, _, place in found if family == socket.AF_INET]
-    return addresses[0] if addresses else str(found[0][4][0]).partition("%")[0]
+def _tell_left_out(bookies: Collection[BookieId]) -> None:
+    if bookies:
+        _LOG.warning("bookies left out, their locations have another depth than most: %s", ", ".join(bookies))

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
 import time
 import uuid
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import bk_core
 from bk_core.client.doctor.bookies import judge_cluster
 from bk_core.client.doctor.facts import rack_of
-from bk_core.errors import InvalidArgumentError, NotEnoughBookiesError
+from bk_core.errors import InvalidArgumentError, MetadataUnavailableError, NotEnoughBookiesError
+from bk_core.metadata import rack_script
+from bk_core.metadata.host_addresses import NAMES_S, addresses_of
 from bk_core.metadata.memory import MemoryStore
 from bk_core.metadata.rack_script import ADDRESSES_MAX, RETRY_S, RackScript, ScriptedRacks
 from bk_core.metadata.uri import parse
+from bk_core.net.names import Names
 
 BY_LAST = """#!/bin/sh
 echo "$@" >> {told}
@@ -25,15 +32,6 @@ for address in "$@"; do echo "/rack-${{address##*.}}"; done
 """
 TIMEOUT_S = 1.0
 HANGS_S = 60
-
-
-class Clock:
-    """A clock that is set by hand."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Script:
@@ -73,11 +71,34 @@ def asked(script: Script, *addresses: str) -> tuple[dict[str, str], str]:
     return RackScript(str(script.path), TIMEOUT_S).locations(addresses)
 
 
-def racks_of(store: MemoryStore, script: Script, clock: Clock | None = None) -> ScriptedRacks:
-    racks = ScriptedRacks(store, RackScript(str(script.path), TIMEOUT_S), clock or Clock())
+def known(host: str, *_: object, **__: object) -> list[Any]:
+    """Answer like a name server with one name: IPv6 first, as systems often have it."""
+    if host != "bookie.example":
+        raise socket.gaierror(socket.EAI_NONAME, "no such name")
+    places = ((socket.AF_INET6, ("fd00::7", 0, 0, 0)), (socket.AF_INET, ("10.0.0.7", 0)))
+    return [(family, socket.SOCK_STREAM, 6, "", place) for family, place in places]
+
+
+def scripted(
+    store: MemoryStore, script: Script, *, timeout_s: float = TIMEOUT_S, retry_s: float = RETRY_S, server: Any = known
+) -> ScriptedRacks:
+    """Racks that no bookie is registered for yet."""
+    return ScriptedRacks(store, RackScript(str(script.path), timeout_s), Names(lambda tell: tell(), server).lookup, retry_s)
+
+
+def racks_of(store: MemoryStore, script: Script, **options: Any) -> ScriptedRacks:
+    racks = scripted(store, script, **options)
     racks.bookies_changed(["b1", "b2", "b3"])
     racks.settle()
     return racks
+
+
+def comes(condition: Callable[[], object]) -> None:
+    """Wait for what other threads bring."""
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.005)
 
 
 def places(racks: ScriptedRacks) -> list[str | None]:
@@ -172,13 +193,79 @@ def test_bookies_have_the_racks_that_it_prints_and_it_is_asked_once(store: Memor
 
 
 def test_host_names_become_addresses_as_in_java(store: MemoryStore, script: Script) -> None:
-    store.register_bookie("named", "localhost", 3181)
-    store.register_bookie("nowhere", "no-such-host.invalid", 3181)
+    store.register_bookie("named", "bookie.example", 3181)
+    store.register_bookie("nowhere", "elsewhere.example", 3181)
     racks = racks_of(store, script)
     racks.bookies_changed(["named", "nowhere"])
     racks.settle()
-    assert script.calls[-1] == ["127.0.0.1", "no-such-host.invalid"]
+    assert script.calls[-1] == ["10.0.0.7", "elsewhere.example"]
     racks.close()
+
+
+def test_names_that_hang_delay_no_others_and_nobody_for_long(store: MemoryStore, script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rack_script, "addresses_of", partial(addresses_of, timeout_s=0.5))
+    go, ended = threading.Event(), threading.Event()
+
+    def hanging(host: str, *rest: object, **options: object) -> list[Any]:
+        if host.startswith("a-slow"):
+            ended.wait(60)
+            if not go.is_set():
+                raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+            return known("bookie.example")
+        return known(host, *rest, **options)
+
+    store.register_bookie("named", "bookie.example", 3181)
+    slow = [f"s{number}" for number in range(5)]
+    for one in slow:
+        store.register_bookie(one, f"a-slow-{one}.example", 3181)
+    racks = scripted(store, script, retry_s=0.05, server=hanging)
+    begun = time.monotonic()
+    racks.bookies_changed([*slow, "named"])
+    racks.settle()
+    assert time.monotonic() - begun < 4  # one after the other they take longer
+    assert script.calls == [["10.0.0.7"]] and racks.problem.endswith("was not looked up within 5 s")
+    go.set()
+    ended.set()
+    comes(lambda: not racks.problem)
+    assert racks.topology().rack_of("s3") == "/rack-7"
+    racks.close()
+
+
+def test_a_client_whose_names_hang_closes_at_once(store: MemoryStore, script: Script) -> None:
+    asked, ended = threading.Event(), threading.Event()
+
+    def hanging(*_: object, **__: object) -> list[Any]:
+        asked.set()
+        ended.wait(60)
+        return []
+
+    store.register_bookie("named", "bookie.example", 3181)
+    racks = scripted(store, script, server=hanging)
+    racks.bookies_changed(["named"])
+    assert asked.wait(20)
+    closing = time.monotonic()
+    racks.close()
+    assert time.monotonic() - closing < NAMES_S / 2 and not _threads()
+    ended.set()
+
+
+def _threads() -> list[str]:
+    return [one.name for one in threading.enumerate() if one.name.startswith("bookkeeper-racks")]
+
+
+def test_a_store_that_does_not_answer_is_asked_once_for_all_bookies(script: Script) -> None:
+    store = Unreachable(uuid.uuid4().hex)
+    racks = racks_of(store, script)
+    assert store.asked == 1 and racks.problem == "nobody answers" and script.calls == []
+    racks.close()
+
+
+class Unreachable(MemoryStore):
+    asked = 0
+
+    def resolve(self, bookie_id: str) -> tuple[str, int]:
+        self.asked += 1
+        raise MetadataUnavailableError("nobody answers")
 
 
 def test_a_host_that_looks_like_an_option_is_not_given_to_it(store: MemoryStore, script: Script) -> None:
@@ -193,32 +280,63 @@ def test_a_host_that_looks_like_an_option_is_not_given_to_it(store: MemoryStore,
 def test_where_it_fails_bookies_are_in_the_default_rack_and_one_line_says_so(
     store: MemoryStore, script: Script, caplog: pytest.LogCaptureFixture
 ) -> None:
-    script.writes("#!/bin/sh\necho /one\n")
-    clock = Clock()
+    script.writes("#!/bin/sh\necho /one\necho again >> {told}\n")
     with caplog.at_level(logging.INFO):
-        racks = racks_of(store, script, clock)
+        racks = racks_of(store, script, retry_s=0.01)
         assert places(racks) == ["/default-rack"] * 3
-        clock.now += RETRY_S
-        racks.topology()
-        racks.settle()
+        comes(lambda: len(script.calls) > 2)
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith(f"no rack from the script {script.path} for 3 bookies (b1, b2, b3): it printed 1 location for 3 addresses")
     racks.close()
 
 
-def test_it_is_asked_again_a_minute_later(store: MemoryStore, script: Script) -> None:
+def test_it_is_asked_again_later_though_nobody_places_a_ledger(store: MemoryStore, script: Script) -> None:
     script.writes("#!/bin/sh\nexit 1\n")
-    clock = Clock()
-    racks = racks_of(store, script, clock)
+    racks = racks_of(store, script, retry_s=0.3)
+    begun = time.monotonic()
     script.writes(BY_LAST)
-    clock.now += RETRY_S - 1
-    assert places(racks) == ["/default-rack"] * 3
+    assert racks.problem and script.calls == []
+    comes(lambda: not racks.problem)
+    assert places(racks) == ["/rack-1", "/rack-2", "/rack-3"] and len(script.calls) == 1
+    assert time.monotonic() - begun > 0.2 and RETRY_S == 60
+    racks.close()
+
+
+def test_a_bookie_that_leaves_takes_its_problem_along(store: MemoryStore, script: Script) -> None:
+    store.register_bookie("sly", "-rf", 3181)
+    racks = racks_of(store, script)
+    racks.bookies_changed(["b1", "sly"])
     racks.settle()
-    assert script.calls == []
-    clock.now += 1
-    racks.topology()
+    assert "no host" in racks.problem
+    racks.bookies_changed(["b1"])
+    assert not racks.problem
+    racks.close()
+
+
+def test_bookies_that_are_gone_do_not_decide_the_depth(store: MemoryStore, script: Script, caplog: pytest.LogCaptureFixture) -> None:
+    racks = racks_of(store, script)
+    store.register_bookie("new", "10.1.0.1", 3181)
+    script.writes("#!/bin/sh\necho /dc1/new\n")
+    with caplog.at_level(logging.WARNING):
+        racks.bookies_changed(["b1", "b2", "b3", "new"])
+        racks.settle()
+        assert racks.topology().rack_of("new") is None
+        racks.bookies_changed(["b1", "b2", "new"])
+        racks.bookies_changed(["new"])
+    assert racks.topology().rack_of("new") == "/dc1/new" and not racks.problem
+    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == ["new"]
+    racks.close()
+
+
+def test_few_of_those_that_are_gone_are_remembered(store: MemoryStore, script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rack_script, "GONE_MAX", 2)
+    racks = racks_of(store, script)
+    store.register_bookie("b4", "10.0.0.4", 3181)
+    racks.bookies_changed(["b3", "b4"])
     racks.settle()
-    assert places(racks) == ["/rack-1", "/rack-2", "/rack-3"] and not racks.problem
+    assert places(racks) == ["/rack-1", "/rack-2", "/rack-3"]
+    racks.bookies_changed([])
+    assert [*places(racks), racks.topology().rack_of("b4")] == ["/default-rack", "/default-rack", "/rack-3", "/rack-4"]
     racks.close()
 
 
@@ -238,14 +356,13 @@ def test_a_bookie_that_comes_back_is_asked_for_anew_and_keeps_its_rack_meanwhile
 
 
 def test_nobody_who_brings_a_change_or_chooses_bookies_waits_for_it(store: MemoryStore, script: Script) -> None:
-    racks = ScriptedRacks(store, RackScript(str(script.path), HANGS_S))
+    racks = scripted(store, script, timeout_s=HANGS_S)
     script.writes(f"#!/bin/sh\necho here > {{told}}.now; sleep {HANGS_S}\n")
     store.register_bookie("late", "10.0.0.9", 3181)
     begun = time.monotonic()
     racks.bookies_changed(["b1", "b2", "b3", "late"])
     assert racks.topology().rack_of("late") == "/default-rack" and time.monotonic() - begun < HANGS_S / 20
-    while not Path(f"{script.told}.now").exists():
-        time.sleep(0.01)
+    comes(Path(f"{script.told}.now").exists)
     closing = time.monotonic()
     racks.close()  # ends the script, and waits no longer
     assert time.monotonic() - closing < HANGS_S / 10
@@ -257,7 +374,7 @@ def test_a_bookie_that_comes_back_elsewhere_while_it_is_asked_is_asked_for_again
         os.mkfifo(gate)
     script.writes(f"#!/bin/sh\nread go < {script.path.parent}/$1\n" + BY_LAST.removeprefix("#!/bin/sh\n"))
     registered = store.register_bookie("b", "10.0.0.7", 3181)
-    racks = ScriptedRacks(store, RackScript(str(script.path), 60.0))
+    racks = scripted(store, script, timeout_s=HANGS_S)
     racks.bookies_changed(["b"])
     waiting = reached(first)
     registered.close()
@@ -316,7 +433,32 @@ def test_a_hanging_script_delays_the_connection_alone(store: MemoryStore, script
         assert len(ensemble(client)) == 2 and time.monotonic() - begun < TIMEOUT_S
         (finding,) = judge_cluster(client)
         assert finding.code == "racks-unreadable" and "did not end within 1 s" in finding.what
-    assert not [one.name for one in threading.enumerate() if one.name.startswith("bookkeeper-racks")]
+    assert not _threads()
+
+
+def test_a_script_that_hangs_later_delays_nobody(store: MemoryStore, script: Script) -> None:
+    """Only a client that connects waits for it."""
+    with connected(store, script, rack_script_timeout_s=HANGS_S) as client:
+        script.writes(f"#!/bin/sh\nsleep {HANGS_S}\n")
+        store.register_bookie("late", "10.0.0.9", 3181)
+        begun = time.monotonic()
+        client._session.refresh_bookies()
+        with pytest.raises(NotEnoughBookiesError):
+            client.create_ledger(ensemble_size=9, write_quorum_size=2, ack_quorum_size=2)
+        assert (rack_of(client, "late"), rack_of(client, "b1")) == ("/default-rack", "/rack-1")
+        assert time.monotonic() - begun < HANGS_S / 4
+
+
+def test_ledgers_are_placed_when_all_bookies_with_another_depth_are_gone(store: MemoryStore, script: Script) -> None:
+    script.writes('#!/bin/sh\nfor one in "$@"; do case $one in 10.0.*) echo /old;; *) echo /dc1/rack-$one;; esac; done\n')
+    new = MemoryStore(store._name)
+    with connected(new, script) as client:
+        for number in range(2):
+            new.register_bookie(f"n{number}", f"10.1.0.{number}", 3181)
+        comes(lambda: rack_of(client, "n0") is rack_of(client, "n1") is None)
+        store.close()  # with all that is registered through it
+        comes(lambda: "b1" not in client.bookies().writable)
+        assert ensemble(client) == {"n0", "n1"}
 
 
 def test_with_enforced_racks_a_failing_script_lets_nothing_be_placed(store: MemoryStore, script: Script) -> None:
