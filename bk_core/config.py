@@ -83,7 +83,8 @@ class ClientConfig:
     rack_script: str | None = None
     """The path of a script on this host that tells the racks of bookies, as Java's ``networkTopologyScriptFileName``: it gets up to 100
     addresses as arguments and prints a place such as "/rack-a" for each. None takes the one that the variable ``BK_RACK_SCRIPT`` names, if
-    it is set and placement is rack-aware. Connecting waits for its first answer (metadata.md 5.1)."""
+    it is set and placement is rack-aware; executors of Spark need it by ``spark.executorEnv``. Connecting waits for its first answer
+    (metadata.md 5.1)."""
     rack_script_timeout_s: float = RACK_SCRIPT_TIMEOUT_S
     """The time after which the script is killed. Where it fails, bookies keep their last known racks or are in the default rack, and the
     script is asked again a minute later."""

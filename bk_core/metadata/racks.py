@@ -8,11 +8,16 @@ from threading import Lock
 
 from bk_core.errors import BkError, MetadataFormatError, NoNodeError
 from bk_core.metadata.store import MetadataStore, Watch
+from bk_core.metadata.uri import RACK_SCRIPT_VARIABLE
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.ledger.placement import Topology
 from bk_core.protocol.log.stored_json import loads
 
 _LOG = logging.getLogger(__name__)
+NOTHING_TELLS = (
+    "placement is rack-aware, and nothing tells the racks of the bookies: this process has no script "
+    f"(rack_script, or {RACK_SCRIPT_VARIABLE} in its environment) and no mapping (racks), and the cluster has none beside its ledgers root"
+)
 
 
 def parse_rack_map(data: bytes) -> dict[str, str]:
@@ -36,7 +41,7 @@ class RackMap:
     not read.
 
     A mapping that cannot be read or understood is reported in the log and the last good one stays, because a typing error in it must not
-    move ledgers. A bookie that cannot be resolved keeps its last known host.
+    move ledgers. One that is absent or empty is reported once. A bookie that cannot be resolved keeps its last known host.
 
     Whoever brings a change asks the store about it. Nobody waits for what another thread asks: the lock is never held over a request.
     """
@@ -51,6 +56,7 @@ class RackMap:
         self._unresolved: dict[BookieId, int] = {}  # with the change that brought the bookie
         self._stale = fixed is None  # the store's mapping may have changed since it was read
         self._reads = self._taken = 0  # reads of the mapping that were begun; the newest of them whose answer counts
+        self._told = False  # of a cluster without a mapping: once
         self._topology = Topology()
         self._watch: Watch | None = None
         if fixed is None:
@@ -120,6 +126,9 @@ class RackMap:
         with self._lock:
             if number > self._taken:
                 self._racks, self._taken = racks, number
+            nothing, self._told = not racks and not self._told, self._told or not racks
+        if nothing:
+            _LOG.warning("%s: all count as in the default rack", NOTHING_TELLS)
 
     def _host_of(self, bookie: BookieId) -> str | None:
         try:

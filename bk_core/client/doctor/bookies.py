@@ -14,7 +14,7 @@ from bk_core.display.words import counted, disk_size, host_port
 from bk_core.errors import MetadataError, MetadataFormatError, NoNodeError
 from bk_core.metadata.cookies import decode_cookie
 from bk_core.metadata.rack_script import ScriptedRacks
-from bk_core.metadata.racks import parse_rack_map
+from bk_core.metadata.racks import NOTHING_TELLS, parse_rack_map
 from bk_core.protocol.ledger.metadata import BookieId
 
 if TYPE_CHECKING:
@@ -56,12 +56,16 @@ def judge_cluster(client: BookKeeper) -> Iterator[Finding]:
             what = f"the script {scripted.script} does not tell the racks of all bookies: {scripted.problem}"
             yield Finding("racks-unreadable", what, "run it with the addresses of the bookies; it prints a location for each")
         return
+    is_mapped = client.config.racks is not None
     try:
-        parse_rack_map(client.store.read_rack_map().data)
+        is_mapped = bool(parse_rack_map(client.store.read_rack_map().data)) or is_mapped
     except NoNodeError:
         pass
     except MetadataFormatError as error:
+        is_mapped = True
         yield Finding("racks-unreadable", str(error.args[0]), "writers go on by the last good mapping that they know; mend the node")
+    if client.config.placement_policy == "rack-aware" and not is_mapped:
+        yield Finding("racks-unknown", NOTHING_TELLS, "have the environment of each process that writes name the script")
 
 
 def judge_marks(client: BookKeeper, lost: Collection[int] = (), lacking: int = 0) -> Iterator[Finding]:

@@ -33,6 +33,7 @@ CODES: Mapping[str, tuple[Severity, str]] = MappingProxyType(
         "disk-full": (ERROR, "the disks of a bookie are full, or as good as full"),
         "disk-nearly-full": (WARNING, "the disks of a bookie are nearly full"),
         "racks-unreadable": (WARNING, "the mapping of bookies to racks cannot be understood, or the script for it fails"),
+        "racks-unknown": (WARNING, "placement is rack-aware here, and neither a script nor a mapping tells the racks of bookies"),
         "versions-mixed": (NOTE, "bookies differ in what they can do, as they do in the middle of an upgrade"),
         "ledger-unreadable": (ERROR, "the metadata of a ledger cannot be understood, which stops Apache's auditor for all ledgers"),
         "no-live-copy": (ERROR, "no bookie that runs has a copy of some entries: they cannot be read now"),

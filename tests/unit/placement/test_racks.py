@@ -7,9 +7,12 @@ import threading
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
+import bk_core
+from bk_core.client.doctor.bookies import judge_cluster
 from bk_core.errors import MetadataFormatError, MetadataUnavailableError
 from bk_core.metadata import Versioned
 from bk_core.metadata.memory import MemoryStore
@@ -85,6 +88,34 @@ def test_names_left_out_are_reported_once(store: MemoryStore, caplog: pytest.Log
         racks.bookies_changed(["a"])
     assert racks.topology().misplaced == ("c",)
     assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == ["c"]
+
+
+def test_a_cluster_without_a_mapping_is_reported_once(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        racks = RackMap(store)
+        version = store.write_rack_map(b"{}", None)
+        store.write_rack_map(MAP, version)
+        RackMap(store).close()
+        RackMap(store, {}).close()  # a client that was given racks has them, were they none
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("placement is rack-aware, and nothing tells the racks") and "BK_RACK_SCRIPT in its environment" in line
+    racks.close()
+
+
+def test_the_doctor_finds_that_nothing_tells_the_racks(store: MemoryStore) -> None:
+    def codes(**settings: Any) -> list[str]:
+        with bk_core.connect("memory://racks", store=MemoryStore(store._name), **settings) as client:
+            return [one.code for one in judge_cluster(client)]
+
+    store.initialize_cluster()
+    assert codes(placement="rack-aware") == ["racks-unknown"]
+    assert codes() == codes(placement="rack-aware", racks={"h1": "/r"}) == []
+    version = store.write_rack_map(b"{}", None)
+    assert codes(placement="rack-aware") == ["racks-unknown"]
+    version = store.write_rack_map(b"{oops", version)
+    assert codes(placement="rack-aware") == ["racks-unreadable"]
+    store.write_rack_map(MAP, version)
+    assert codes(placement="rack-aware") == []
 
 
 def test_names_of_bookies_that_are_gone_do_not_decide_the_depth(store: MemoryStore) -> None:
