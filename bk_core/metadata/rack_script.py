@@ -170,7 +170,7 @@ class ScriptedRacks:
         self._changes = self._answered = 0  # of the registered bookies, so far; the last one after which the script was asked
         self._bell = Bell()  # rings when it was
         self._wanted: dict[BookieId, int] = {}  # with the change that brought the bookie
-        self._failed: dict[BookieId, str] = {}  # of those that are wanted, with what was wrong
+        self._failed: dict[BookieId, str] = {}  # of those that are wanted, with what was wrong; always replaced as a whole
         self._locations: dict[BookieId, str] = {}  # also of the ``GONE_MAX`` that were asked for last and are gone
         self._topology = Topology()
         self._asker = BackgroundLoop("bookkeeper-racks", self._ask, of_client=True)
@@ -184,8 +184,7 @@ class ScriptedRacks:
     @property
     def problem(self) -> str:
         """The reason for which no racks are told of some of the registered bookies; "" if they are told of all. Any thread."""
-        with self._lock:
-            return next(iter(self._failed.values()), "")
+        return next(iter(self._failed.values()), "")
 
     def topology(self) -> Topology:
         """Return what is known now. It does not wait."""
