@@ -27,6 +27,7 @@ from bk_core.bookie import apache
 from bk_core.bookie.local_cluster import LocalCluster, local_cluster
 from bk_core.errors import BookieUnavailableError, NotEnoughBookiesError
 from tests import quick_java
+from tests.integration.dead_bookies import revive
 from tests.integration.patience import PATIENT
 
 METADATA: Any = os.environ.get("BK_TEST_METADATA", "zookeeper")  # of the embedded cluster: `make etcd-tests` says etcd
@@ -99,7 +100,7 @@ def _all_up(cluster: LocalCluster) -> LocalCluster:
     """A test may leave bookies dead; the next one finds them alive."""
     for index in range(len(cluster.bookie_ids)):
         if not cluster.is_running(index):
-            cluster.restart(index)
+            revive(cluster, index)
     return cluster
 
 

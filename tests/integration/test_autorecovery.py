@@ -19,6 +19,7 @@ from bk_core import AutoRecoveryOptions, BookKeeper, RecoveryEvent
 from bk_core.bookie.local_cluster import LocalCluster, local_cluster
 from bk_core.errors import LedgerFencedError
 from bk_core.protocol.ledger.metadata import LedgerState
+from tests.integration.dead_bookies import die, revive
 from tests.integration.patience import PATIENT, until
 
 BOOKIES = 4
@@ -38,7 +39,7 @@ def bk(cluster: LocalCluster) -> Iterator[BookKeeper]:
         yield client
         for index in range(BOOKIES):
             if not cluster.is_running(index):
-                cluster.restart(index)
+                revive(cluster, index)
         for ledger_id in client.list_ledgers():
             client.delete_ledger(ledger_id)
 
@@ -64,14 +65,6 @@ def has_every_copy(bk: BookKeeper, ledger_id: int) -> bool:
     return bk.check_ledger(ledger_id, full=True).is_good
 
 
-def dies(cluster: LocalCluster, index: int) -> str:
-    """Kill a bookie, and wait until its registration has ended."""
-    bookie = cluster.bookie_ids[index]
-    cluster.kill(index)
-    cluster.wait_unregistered(index)
-    return bookie
-
-
 def awaited(condition: Callable[[], bool]) -> None:
     until(condition, "auto-recovery")
 
@@ -83,7 +76,7 @@ def events_of(kind: str, events: list[RecoveryEvent]) -> list[RecoveryEvent]:
 def test_what_a_dead_bookie_had_is_copied_to_others(cluster: LocalCluster, bk: BookKeeper) -> None:
     ledgers, events = written(bk), []
     with bk.auto_recovery(QUICK, on_event=events.append):
-        dead = dies(cluster, 0)
+        dead = die(cluster, 0)
         awaited(lambda: not named(bk, dead) and not marked(bk))
     assert all(has_every_copy(bk, ledger_id) for ledger_id in ledgers)
     assert {event.ledger_id for event in events_of("repaired", events)} <= set(ledgers)
@@ -96,7 +89,7 @@ def test_a_bookie_that_goes_is_looked_at_at_once(cluster: LocalCluster, bk: Book
     ledgers = written(bk)
     with bk.auto_recovery(replace(QUICK, look_s=900.0)):
         awaited(lambda: bk.store.underreplication().auditor() is not None)
-        dead = dies(cluster, 0)
+        dead = die(cluster, 0)
         awaited(lambda: not named(bk, dead) and not marked(bk))
     assert all(has_every_copy(bk, ledger_id) for ledger_id in ledgers)
 
@@ -110,7 +103,7 @@ def test_the_writer_of_an_open_ledger_gets_its_time(cluster: LocalCluster, bk: B
         index = next(at for at, bookie in enumerate(cluster.bookie_ids) if bookie in stays.metadata.last_fragment.ensemble)
         for writer in (mends, stays):
             writer.append(b"before")
-        dead = dies(cluster, index)
+        dead = die(cluster, index)
 
         def replaced() -> bool:
             """Two bookies may acknowledge an entry before the failure of the third one is known: then the next entry replaces it."""
@@ -145,7 +138,7 @@ def test_one_of_two_audits_and_the_other_follows(cluster: LocalCluster, bk: Book
         first_client.close()  # its vote goes with its session, and its threads end
         awaited(lambda: not any(thread.is_alive() for thread in first._threads))
         awaited(lambda: bool(events_of("elected", events)))
-        dead = dies(cluster, 1)
+        dead = die(cluster, 1)
         awaited(lambda: not named(bk, dead) and not marked(bk))
     first.close()
     assert all(has_every_copy(bk, ledger_id) for ledger_id in ledgers)
@@ -158,7 +151,7 @@ def test_it_stands_still_while_it_is_switched_off(cluster: LocalCluster, bk: Boo
     told: queue.SimpleQueue[RecoveryEvent] = queue.SimpleQueue()
     with bk.auto_recovery(QUICK, on_event=told.put):
         assert {told.get(timeout=30).kind, told.get(timeout=30).kind} == {"elected", "off"}
-        dead = dies(cluster, 2)
+        dead = die(cluster, 2)
         before = named(bk, dead)
         assert before and not marked(bk) and told.empty()
         switch.set_disabled(False)
@@ -196,7 +189,7 @@ def test_the_command_tells_what_it_does_and_ends_when_it_is_told_to(cluster: Loc
         assert running.stdout is not None
         events = map(json.loads, running.stdout)
         assert next(events)["event"] == "elected"
-        dead = dies(cluster, 3)
+        dead = die(cluster, 3)
         kinds = _until_repaired(events, lambda: not named(bk, dead) and not marked(bk))
         assert {"lost", "marked", "repaired"} <= kinds
         running.send_signal(signal.SIGTERM)

@@ -19,6 +19,7 @@ from bk_core.bookie.local_cluster import LocalCluster
 from bk_core.metadata import open_store
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import LedgerState
+from tests.integration.dead_bookies import unregister
 from tests.integration.patience import PATIENT
 from tests.integration.small_disk import fill_with, small_disk
 
@@ -71,7 +72,7 @@ def test_a_bookie_dies_and_comes_back(cluster: LocalCluster, client: bk_core.Boo
     assert {one["code"] for one in now} <= {"bookie-unreachable", "under-replicated", "bookie-down"} and all(
         one["bookies"] == [bookie] for one in now
     )
-    cluster.wait_unregistered(1)
+    unregister(cluster, 1)
     down, *short = doctor(cluster, capfd)
     assert (down["code"], down["bookies"]) == ("bookie-down", [bookie])
     told = {one["code"] for one in short if ledger_id in one["ledgers"]}

@@ -25,6 +25,7 @@ from bk_core.errors import BookieUnavailableError
 from bk_core.protocol.ledger.metadata import LedgerState
 from tests import quick_java
 from tests.integration.conftest import APACHE_VERSION
+from tests.integration.dead_bookies import die, revive
 from tests.integration.http_bookies import http_cluster
 from tests.integration.patience import PATIENT, until
 from tests.integration.secured_bookies import BOOKIE_USERS, HERE, sasl_settings, tls_lines
@@ -54,10 +55,10 @@ class Secured:
         return self.cluster.bookie_ids.index(bookie)
 
     def ended(self, bookie: str) -> None:
-        """Kill a bookie and wait until nothing is registered by its name, read-only or not."""
-        self.cluster.kill(self.index(bookie))
+        """Kill a bookie; nothing is registered by its name any more, read-only or not."""
+        die(self.cluster, self.index(bookie))
         with self.connect() as client:
-            until(lambda: bookie not in registered(client), f"bookie {bookie} is still registered")
+            assert bookie not in registered(client)
 
 
 def registered(client: BookKeeper) -> set[str]:
@@ -108,7 +109,7 @@ def bk(secured: Secured) -> Iterator[BookKeeper]:
             if not secured.cluster.is_running(index):
                 if bookie not in client.store.cookies():
                     continue  # forgotten for good
-                secured.cluster.restart(index)
+                revive(secured.cluster, index)
             if bookie in client.store.bookies().readonly:
                 turned(secured, bookie, "off")
         yield client
@@ -266,7 +267,7 @@ def test_a_bookie_is_emptied_while_it_runs_and_forgotten_when_it_stops(secured: 
     with secured.connect() as bk:
         for index in range(BOOKIES):
             if not secured.cluster.is_running(index):
-                secured.cluster.restart(index)
+                revive(secured.cluster, index)
         ledgers = written(bk)
         bookie = holder(bk, ledgers)
         writer = None

@@ -14,6 +14,7 @@ from bk_core.bookie.replicas import ReplicaReader
 from bk_core.errors import BkError, BookieUnavailableError
 from bk_core.protocol.entry.layout import decode_body
 from bk_core.protocol.ledger.metadata import DigestType, LedgerState
+from tests.integration.dead_bookies import unregister
 
 PAYLOADS = [b"%d" % number for number in range(200)]
 
@@ -40,6 +41,7 @@ def test_a_wiped_bookie_of_open_ledgers(tmp_path: Path) -> None:
         cluster.wipe(0)
         with pytest.raises(BookieUnavailableError, match="has lost its data"):
             cluster.restart(0)
+        unregister(cluster, 0)
         cluster.restart(0, accept_data_loss=True)
         host, port = cluster.bookie_ids[0].split(":")
         reader = ReplicaReader(lambda bookie: (host, int(port)))

@@ -31,6 +31,7 @@ from bk_core.protocol.limits import Limits
 from bk_core.protocol.log.leader_state import Health
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import LogProperties
+from tests.integration.dead_bookies import revive
 from tests.integration.embedded import eventually
 from tests.network.proxy import IN, OUT, Proxy
 
@@ -326,7 +327,7 @@ def test_a_ledger_fails_with_entries_on_their_way(embedded: LocalCluster, client
             assert eventually(lambda: writer._machine.health is not Health.HEALTHY, PATIENCE_S)
         finally:
             for index in others:
-                embedded.restart(index)
+                revive(embedded, index)
         for future in futures:
             future.result(PATIENCE_S)
         assert writer.ledger_id != first

@@ -19,6 +19,7 @@ from bk_core.bookie.local_cluster import local_cluster
 from bk_core.client.log.history import read_log
 from bk_core.errors import BookieAuthError, BookieSecurityError, BookieTlsError
 from bk_core.protocol.ledger.metadata import LedgerMetadata
+from tests.integration.dead_bookies import die
 from tests.integration.patience import PATIENT, until
 from tests.integration.secured_bookies import EmbeddedCluster
 from tests.integration.secured_zookeeper import Authority
@@ -194,8 +195,7 @@ def test_the_doctor_judges_the_copies_on_other_bookies(divided: Divided, capfd: 
     """A copy on a bookie that is down is missing, and the other one, where this client is refused, counts as there."""
     with bk_core.connect(divided.of("bob"), limits=PATIENT) as bob:
         ledger_id = on_last_two(bob, divided)
-        divided.kill(1)
-        divided.wait_unregistered(1)
+        die(divided, 1)
         _, found, _ = ran(capfd, "cluster", "doctor", "--json", "--uri", divided.of("ann"))
         told = {one["code"]: one for one in found[:-1]}
         assert found[0]["code"] == "not-admitted" and told["not-admitted"]["bookies"] == [divided.bookie_ids[2]]
@@ -268,8 +268,7 @@ def test_a_copy_that_is_refused_is_not_lost(divided: Divided, capfd: pytest.Capt
     refusing = divided.bookie_ids[2]
     with bk_core.connect(divided.of("bob"), limits=PATIENT) as bob, bk_core.connect(divided.of("ann"), limits=PATIENT) as ann:
         ledger_id = on_last_two(bob, divided)
-        divided.kill(1)
-        divided.wait_unregistered(1)
+        die(divided, 1)
         before = stored(bob, ledger_id)
         report = ann.repair_ledger(ledger_id)
         assert report.not_admitting == {refusing} and not report.changed

@@ -23,6 +23,7 @@ from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.replication import eligible_fragments
 from bk_core.protocol.wire.messages import AddRequest, Status
 from tests import quick_java
+from tests.integration.dead_bookies import die, revive
 from tests.integration.patience import PATIENT, until
 from tests.integration.replicas import Direct
 from tests.network.stopping import stop_process
@@ -168,7 +169,7 @@ def test_check_finds_a_replica_that_was_never_written(bookies: LocalCluster, cap
         metadata = ledger.close()
         assert len(metadata.fragments) == 1
     bookies.kill(frozen)
-    bookies.restart(frozen)
+    revive(bookies, frozen)
     number = str(ledger.ledger_id)
     assert run(bookies, "ledger", "check", number) == 1  # the last entry is not there
     text = capsys.readouterr().out
@@ -253,8 +254,7 @@ def test_a_bookie_dies_for_good(bookies: LocalCluster, java_client: Any, capsys:
             ledger.append_many([payload(n) for n in range(20)])
             ledger.abandon()
             abandoned = ledger.ledger_id if name in ledger.metadata.fragments[0].ensemble else None
-        bookies.kill(victim)
-        bookies.wait_unregistered(victim)
+        die(bookies, victim)
         assert run(bookies, "ledger", "check", "--all") == 1
         assert "bookie is gone" in capsys.readouterr().out
         assert run(bookies, "ledger", "repair", str(abandoned)) == 1  # RR-3: nobody asked for the writer to be stopped

@@ -28,6 +28,7 @@ from bk_core.errors import (
     LedgerFencedError,
 )
 from tests.integration.conftest import APACHE_VERSION
+from tests.integration.dead_bookies import revive
 from tests.integration.patience import PATIENT, until
 from tests.integration.secured_bookies import HERE, secured_cluster, tls_lines
 from tests.integration.secured_zookeeper import Authority
@@ -115,7 +116,7 @@ def test_a_bookie_that_is_started_again_is_met_by_a_new_handshake(world: World) 
         writer.append_many([b"before"] * 100)
         world.cluster.kill(0)
         writer.append_many([b"meanwhile"] * 100)
-        world.cluster.restart(0)
+        revive(world.cluster, 0)
         writer.append_many([b"after"] * 100)
         writer.close()
         with client.open_ledger(writer.ledger_id) as reader:

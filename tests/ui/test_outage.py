@@ -23,6 +23,7 @@ from bk_core.client import BookKeeper
 from bk_core.client.log.check import repair_log
 from bk_core.errors import BkError
 from bk_core.protocol.limits import Limits
+from tests.integration.dead_bookies import die, revive, unregister
 from tests.integration.patience import until
 from tests.ui.conftest import need_java, served
 
@@ -50,7 +51,7 @@ def cluster(shared: LocalCluster) -> LocalCluster:
     """The module's cluster with all bookies up, whatever the test before has done."""
     for index in range(len(shared.bookie_ids)):
         if not shared.is_running(index):
-            shared.restart(index)
+            revive(shared, index)
     with bk_core.connect(shared.uri) as client:
         until(lambda: len(client.bookies().writable) == len(shared.bookie_ids), "a bookie is not registered")
     return shared
@@ -103,6 +104,7 @@ def test_what_happens_is_told(cluster: LocalCluster) -> None:
         while len(ledger.metadata.fragments) == 1:  # an entry that two others had before the failure was known changes nothing (WR-10)
             last = ledger.append(b"one more")
         visitor.until(f"/ledgers/{ledger.ledger_id}", lambda got: "Fragments (2)" in got.text and f"in place of {gone}" in got.text)
+        unregister(cluster, cluster.bookie_ids.index(gone))
         visitor.until("/events?kind=bookie", lambda got: f"bookie {gone} is down" in got.text)
         overview = visitor.until("/", lambda got: "1 bookie is down" in got.text)
         assert f"{gone} down" in overview.text
@@ -198,8 +200,7 @@ def test_entries_that_can_be_read_are_shown_behind_one_that_cannot(cluster: Loca
             for number in range(6):
                 ledger.append(b"entry %d" % number)
         gone, there = writer.ledger_metadata(ledger.ledger_id).fragments[0].ensemble
-        cluster.kill(cluster.bookie_ids.index(gone))
-        cluster.wait_unregistered(cluster.bookie_ids.index(gone))
+        die(cluster, cluster.bookie_ids.index(gone))
         got = visitor.until(f"/ledgers/{ledger.ledger_id}", lambda got: "entry 1" in got.text and 'class="dot ok" title="' in got.body)
         assert all(f"entry {number}" in got.text for number in (1, 3, 5)) and "entry 2" not in got.text
         assert got.text.count(f"no good copy now: {gone} ") == 2  # entries 2 and 4; entry 0 has the error of its read
