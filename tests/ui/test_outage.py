@@ -195,7 +195,11 @@ def test_a_bookie_that_does_not_answer_shows_in_the_replicas(cluster: LocalClust
 
 def test_entries_that_can_be_read_are_shown_behind_one_that_cannot(cluster: LocalCluster) -> None:
     """One is gone of the two bookies that have every second entry of a ledger each."""
-    with bk_core.connect(cluster.uri) as writer, bk_core.connect(cluster.uri) as client, served(client, look_s=SOON_S) as (_, visitor):
+    with (
+        bk_core.connect(cluster.uri) as writer,
+        bk_core.connect(cluster.uri, operation_timeout_s=10.0) as client,  # for which the page asks for an entry that nobody has
+        served(client, look_s=SOON_S) as (_, visitor),
+    ):
         with writer.create_ledger(ensemble_size=2, write_quorum_size=1, ack_quorum_size=1) as ledger:
             for number in range(6):
                 ledger.append(b"entry %d" % number)
