@@ -37,6 +37,11 @@ _JAVA = Path(__file__).parent / "java"
 _JUDGE_TIMEOUT_S = 90
 FIRST_KINDS: dict[str, Any] = {"cluster": "embedded", "quorums": (3, 3, 2), "crash": False, "tls": False}
 
+# For what a client does by itself, whoever keeps the entries: `make test` plays it with Apache's bookies alone.
+OURS_ARE_DEEP = pytest.mark.parametrize(
+    "cluster", [pytest.param("embedded", marks=pytest.mark.deep), pytest.param("apache", marks=pytest.mark.apache)], indirect=True
+)
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

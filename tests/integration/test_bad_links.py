@@ -18,6 +18,7 @@ from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.wire import connection
 from bk_core.protocol.wire.messages import AddRequest, AddResponse, ReadRequest, Status
+from tests.integration.conftest import OURS_ARE_DEEP
 from tests.network import measure
 from tests.network.detour import Detour
 
@@ -61,6 +62,7 @@ def test_a_thin_link_is_slow_and_nothing_else(detour: Detour, protocol: str) -> 
     assert detour.carried < 1.1 * BYTES
 
 
+@OURS_ARE_DEEP
 def test_replicas_behind_thin_links(detour: Detour) -> None:
     """LINK-1, RD-4: that an answer takes long is no reason to ask another replica while its bytes come."""
     ledger = measure.write(detour.cluster, BYTES, 3, close=True)
@@ -69,6 +71,7 @@ def test_replicas_behind_thin_links(detour: Detour) -> None:
     assert detour.carried < 1.1 * BYTES
 
 
+@OURS_ARE_DEEP
 def test_many_readers_share_a_thin_link(detour: Detour) -> None:
     """LINK-1, LINK-6."""
     size = BYTES // 10
@@ -79,6 +82,7 @@ def test_many_readers_share_a_thin_link(detour: Detour) -> None:
     assert detour.carried < 1.1 * 10 * size
 
 
+@OURS_ARE_DEEP
 def test_recovery_and_check_over_thin_links(detour: Detour) -> None:
     """LINK-1, RC-8, RC-13: every copy is read once and written once."""
     size = BYTES // 3
@@ -92,6 +96,7 @@ def test_recovery_and_check_over_thin_links(detour: Detour) -> None:
     assert detour.carried - before < 1.1 * 3 * size
 
 
+@OURS_ARE_DEEP
 def test_writing_over_thin_links_changes_no_ensemble(detour: Detour) -> None:
     """LINK-1: one entry is on its way for two timeouts without any answer, but its bytes go on."""
     bk = detour.connect(limits=replace(IMPATIENT, add_timeout_ns=5 * S // 2))
@@ -102,6 +107,7 @@ def test_writing_over_thin_links_changes_no_ensemble(detour: Detour) -> None:
         assert len(ledger.metadata.fragments) == 1
 
 
+@OURS_ARE_DEEP
 def test_a_reset_of_all_connections_fails_no_read(detour: Detour) -> None:
     """LINK-7: and batch reads stay."""
     ledger = measure.write(detour.cluster, BYTES, 1, close=True)
@@ -165,6 +171,7 @@ def test_reads_outlive_a_restart_of_all_bookies(detour: Detour, nobody: tuple[st
     assert got == dict.fromkeys(["single", "all", "lac", "tail", "recovery"], True)
 
 
+@OURS_ARE_DEEP
 def test_a_read_that_nobody_can_be_asked_for_says_so_in_time(detour: Detour, nobody: tuple[str, int]) -> None:
     """RD-13: the error comes before the operation's timeout, with what each replica said and for how long it was asked."""
     ledger = measure.write(detour.cluster, 10_000, 3, close=True)

@@ -7,6 +7,7 @@ import sys
 
 import bk_core
 from bk_core.bookie.local_cluster import LocalCluster
+from tests.integration.conftest import OURS_ARE_DEEP
 
 PATIENCE_S = 240
 
@@ -105,6 +106,7 @@ print("well")
 """
 
 
+@OURS_ARE_DEEP
 def test_a_process_without_descriptors_says_so_and_blames_no_bookie(cluster: LocalCluster) -> None:
     """SES-9, SES-10: reads and `connect` name the limit; an append outlives it; with descriptors everything works on at once."""
     with bk_core.connect(cluster.uri) as bk, bk.create_ledger() as ledger:
