@@ -13,7 +13,8 @@ import pytest
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 OF_SPARK = {"stream_with_a_dying_bookie"}
-LONG = {*OF_SPARK, "guaranteed_write_quorum", "measure_cluster", "watch_recovery"}  # what they show, other tests show too
+# What they show, other tests show too.
+LONG = {*OF_SPARK, "explore_ledgers", "guaranteed_write_quorum", "measure_cluster", "watch_recovery"}
 RUN_AGAIN = ("explore_ledgers", "explore_log", "watch_recovery")
 CELL_S = 120
 
