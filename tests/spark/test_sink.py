@@ -213,13 +213,21 @@ def test_overwrite_and_a_write_that_fails(sinks: Sinks, log: str) -> None:
         time.sleep(0.1)
 
 
+X = "x" * 1000
+
+
+def of_a_kilobyte(frame: DataFrame) -> DataFrame:
+    """Rows that fill a first run of entries soon: a million of rows with a number alone takes Spark half a minute."""
+    return frame.selectExpr("id", f"'{X}' AS x")
+
+
 def test_a_write_that_is_cancelled_in_the_middle(sinks: Sinks, log: str) -> None:
     """The job's group is cancelled while both tasks have entries in their ledgers: nothing is shown, nothing is left, writing goes on."""
     create_log(sinks.client, log, LogProperties(entry_format="arrow"))
-    sinks.write(sinks.spark.range(5), log=log)
+    sinks.write(of_a_kilobyte(sinks.spark.range(5)), log=log)
     context = sinks.spark.sparkContext
     before = set(intents_of(sinks.client, log))
-    frame = sinks.spark.range(0, 1 << 40, 1, 2)  # more than anybody writes within the test
+    frame = of_a_kilobyte(sinks.spark.range(0, 1 << 40, 1, 2))  # more rows than anybody writes within the test
 
     def write() -> None:
         context.setJobGroup(log, "a long write", interruptOnCancel=True)
@@ -235,7 +243,7 @@ def test_a_write_that_is_cancelled_in_the_middle(sinks: Sinks, log: str) -> None
         context.cancelJobGroup(log)
         error = writing.exception(120)
     assert isinstance(error, Exception) and "cancel" in str(error).lower(), error
-    assert sinks.rows(log) == list(range(5))
+    assert sinks.rows(log) == [(n, X) for n in range(5)]
     sinks.await_tasks()
     deadline = time.monotonic() + 120  # a killed worker's connection to ZooKeeper may be noticed late
     while True:
@@ -244,8 +252,8 @@ def test_a_write_that_is_cancelled_in_the_middle(sinks: Sinks, log: str) -> None
             break
         assert time.monotonic() < deadline, left
         time.sleep(0.1)
-    sinks.write(sinks.spark.range(5, 8), log=log)
-    assert sinks.rows(log) == list(range(8))
+    sinks.write(of_a_kilobyte(sinks.spark.range(5, 8)), log=log)
+    assert sinks.rows(log) == [(n, X) for n in range(8)]
 
 
 def test_columns_by_name_and_evolution(sinks: Sinks, log: str) -> None:
