@@ -3,7 +3,9 @@ ready (``class_archives``) save a third of the rest, and metadata that is made h
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -35,8 +37,18 @@ def hasten_spark() -> None:
 
 
 def ready_spark() -> None:
-    """The same drivers find their classes ready, which is half of what one computes that does little."""
+    """The same drivers find their classes ready, which is half of what one computes that does little. What they would leave behind when
+    they are killed goes with the test run."""
+    _put_before(_OF_SPARK[-1], [f"-Djava.io.tmpdir={spark_leftovers()}"])
     _put_before(_OF_SPARK[-1], _of_spark(zookeeper_process.find_java(), zookeeper_process.find_jars()))
+
+
+@cache
+def spark_leftovers() -> Path:
+    """Return the temporary folder of this run's drivers: native libraries, blocks and artifacts."""
+    directory = Path(tempfile.mkdtemp(prefix="bk-tests-spark-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
 
 
 def _put_before(name: str, options: Sequence[str]) -> None:
