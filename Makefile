@@ -89,8 +89,10 @@ lint: setup
 	wait "$$beside" || status=1; $(SAY) "stubtest"; cat .cache/stubtest.log; exit $$status
 	@$(SAY) "clang-format"; $(BIN)/clang-format --dry-run -Werror $(C_CODE)
 
-SERVER_LANE := tests/integration tests/soak
-SPARK_LANE  := tests/faults tests/spark tests/spark_soak tests/ui tests/wheel
+# The lane with Spark would end first: behind its own tests it plays those with servers that start all their clusters themselves (LENT).
+LENT        := tests/soak $(addprefix tests/integration/test_,draining.py kill_bookie.py rolling_restart.py)
+SERVER_LANE := tests/integration
+SPARK_LANE  := tests/faults tests/spark tests/spark_soak tests/ui tests/wheel $(LENT)
 SHORT       := -m "not deep"
 
 ## lint and the tests; what `make` alone does. PYTEST_ARGS="tests/unit -x" runs just that
@@ -102,7 +104,7 @@ ifdef PYTEST_ARGS
 else
 	@$(SAY) "tests: the lane of units is shown, those with servers and with Spark follow"
 	@$(ENV) status=0; lanes=(); trap 'kill "$${lanes[@]}" 2>/dev/null || true' INT TERM; \
-	$(BIN)/pytest -q $(SHORT) $(SERVER_LANE) > .cache/servers-lane.log 2>&1 & lanes+=($$!); \
+	$(BIN)/pytest -q $(SHORT) $(SERVER_LANE) $(addprefix --ignore=,$(LENT)) > .cache/servers-lane.log 2>&1 & lanes+=($$!); \
 	$(BIN)/pytest -q $(SHORT) $(SPARK_LANE) > .cache/spark-lane.log 2>&1 & lanes+=($$!); \
 	$(BIN)/pytest -q $(SHORT) tests $(addprefix --ignore=,$(SERVER_LANE) $(SPARK_LANE)) || status=1; \
 	$(SAY) "tests with Spark";   wait "$${lanes[1]}" || status=1; cat .cache/spark-lane.log; \
