@@ -32,6 +32,7 @@ from tests.integration.dead_bookies import revive
 from tests.integration.patience import PATIENT, until
 from tests.integration.secured_bookies import HERE, secured_cluster, tls_lines
 from tests.integration.secured_zookeeper import Authority
+from tests.network.detour import Detour
 
 pytestmark = pytest.mark.apache
 KEY_PASSWORD = "rain-5520"
@@ -211,13 +212,12 @@ def test_a_writer_of_a_log_outlives_a_refusal_that_passes(world: World, tmp_path
     trusted = tmp_path / "trusted.pem"
     trusted.write_text(Path(world.ca.certificate).read_text())
     tls = BookieTls(str(trusted), *world.client, key_password=KEY_PASSWORD)
-    with bk_core.connect(world.cluster.uri, security=Security(tls), quarantine_s=0, limits=PATIENT) as client:
+    with Detour(world.cluster) as detour, detour.connect(security=Security(tls), quarantine_s=0, limits=PATIENT) as client:
         log = client.create_log("outlives", entry_format="raw", **THREE)
         with log.writer() as writer:
             writer.append(b"before")
             trusted.write_text(Path(world.stranger.certificate).read_text())
-            for index in range(len(world.cluster.bookie_ids)):
-                world.cluster.restart(index)
+            detour.cut()  # each bookie is met by a new handshake
             waiting = writer.append_future(b"meanwhile")
             until(lambda: isinstance(writer.problem, BookieSecurityError), "nothing is refused")
             assert not waiting.done()
