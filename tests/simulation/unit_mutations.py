@@ -106,6 +106,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "delay_ns",
         "test_two_that_are_away_are_lost_at_once",
     ),
+    _of(_AUDITING, "RR-16 (answers)", "self._spared.get(bookie, now_ns)", "now_ns", "test_a_bookie_that_answers_has_a_minute_once"),
     _of(_AUDITING, "RR-16 (dead)", "len(away.keys() - self._marked.keys())", "len(away)", "test_a_dead_bookie_takes_no_other_ones_time"),
     _of(
         _AUDITING,

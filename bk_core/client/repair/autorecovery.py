@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from bk_core.arguments import POSITIVE, SECONDS, check_fields, settings
 from bk_core.client.doctor.admission import check_admitted
+from bk_core.client.doctor.probe import ANSWERS, NOT_ADMITTED, probe_bookies
 from bk_core.client.inspect import found_ledgers
 from bk_core.client.repair.jobs import check_ledger, repair_ledger
 from bk_core.client.repair.report import LedgerReport, RepairOptions, RepairReport
@@ -33,7 +34,7 @@ from bk_core.errors import (
 from bk_core.metadata.store import BookieView, MetadataStore, Watch
 from bk_core.metadata.underreplication import Candidate
 from bk_core.protocol.ledger.metadata import BookieId
-from bk_core.protocol.ledger.replication import Ended, LostBookies, RepairQueue, check_pause_ns
+from bk_core.protocol.ledger.replication import Ended, LostBookies, RepairQueue, check_due, check_pause_ns
 from bk_core.threads import Flag, mark_own
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ NS = 1_000_000_000
 JOIN_S = 60.0
 BRISK_S = 0.5  # between two looks at the marks while there is work, or may soon be
 BRISK_FOR_S = 15.0  # after a bookie came or went
+RUNNING_ASKED_S = 2.0  # for each answer of a bookie that is away
 
 
 @settings
@@ -74,7 +76,8 @@ class AutoRecoveryOptions:
 class RecoveryEvent:
     """Something that auto-recovery did or met.
 
-    ``kind`` is elected, deposed (another one audits), off, on, lost, marked, checked, repaired, recovered, waits, failed or trouble.
+    ``kind`` is elected, deposed (another one audits), off, on, spared (a bookie that is not registered answers), lost, marked, checked,
+    repaired, recovered, waits, failed or trouble.
     ``text`` says it in words. ``count`` is a number of ledgers. The numbers are 0, and ``bookies`` is empty, where they say nothing.
     """
 
@@ -230,13 +233,24 @@ class AutoRecovery:
             return
         self._client.store.check_cluster()
         view, now_ns = self._client.store.bookies(), time.monotonic_ns()
-        audit = self._lost.look(self._client.store.cookies(), {*view.writable, *view.readonly}, self._delay_ns(), now_ns)
+        audit = self._lost.look(self._client.store.cookies(), view.registered, self._delay_ns(), now_ns)
+        if running := self._running(self._lost.to_ask(audit.lost)):
+            self._lost.answered(running, now_ns)
+            audit = replace(audit, lost=audit.lost.difference(running))
+            who, have = ("is", "answers: it has") if len(running) == 1 else ("are", "answer: they have")
+            text = f"{', '.join(running)} {who} not registered, and {have} a minute to register again"
+            self._say(RecoveryEvent("spared", text, bookies=tuple(running)))
         if audit.lost:
             named = ", ".join(sorted(audit.lost))
             self._say(RecoveryEvent("lost", f"lost: {named}", bookies=tuple(sorted(audit.lost))))
             if self._mark_all(audit.lost):
                 self._lost.marked(audit.lost, now_ns)
             self._repair_now.set()
+
+    def _running(self, bookies: list[BookieId]) -> list[BookieId]:
+        """Return those that answer at the addresses in their ids, or that refuse this client."""
+        probes = probe_bookies(self._client, bookies, timeout_s=RUNNING_ASKED_S) if bookies else {}
+        return sorted(bookie for bookie, probe in probes.items() if probe.state in (ANSWERS, NOT_ADMITTED))
 
     def _leads(self) -> bool:
         was, self._is_elected = self._is_elected, self._candidate.is_elected()
@@ -277,7 +291,7 @@ class AutoRecovery:
         if not self._is_elected or self._store.is_disabled() or time.monotonic_ns() < self._check_again_ns:
             return
         checked_ms = self._store.checked_ms()
-        if checked_ms is None or self._now_ms() - checked_ms >= self._options.check_s * 1000:
+        if check_due(checked_ms, self._now_ms(), int(self._options.check_s * 1000)):
             self._check_all()
 
     def _check_all(self) -> None:
@@ -287,9 +301,11 @@ class AutoRecovery:
         refused: dict[BookieId, None] = {}
         unknown = 0
         options = replace(self._repair, full=False)
+        known = frozenset(self._client.store.cookies())
         for ledger_id in self._ids():
             if not self._is_elected:
                 return  # the next auditor begins anew
+            away = known - self._client.bookies().registered
             try:
                 report = check_ledger(self._client, ledger_id, options)
             except (LedgerError, MetadataFormatError, OperationTimeoutError) as error:
@@ -298,7 +314,8 @@ class AutoRecovery:
             seen += 1
             refused |= dict.fromkeys(report.not_admitting)
             unknown += bool(report.not_admitting)
-            if bad := _in_need(report):
+            away |= known - self._client.bookies().registered
+            if bad := _in_need(report, away):
                 self._store.mark(ledger_id, bad, self._now_ms())
                 marked += 1
         if self._stopping.is_set():
@@ -386,10 +403,11 @@ class AutoRecovery:
         return Ended.TAIL
 
 
-def _in_need(report: LedgerReport) -> list[BookieId]:
-    """Return the bookies of which a check found that a copy is missing there. One that is registered and gives no answer says nothing."""
+def _in_need(report: LedgerReport, away: frozenset[BookieId]) -> list[BookieId]:
+    """Return the bookies of which a check found that a copy is missing there. One that is registered and gives no answer says nothing, and
+    those that are ``away`` are lost when the auditor says so, perhaps after a delay (RR-16)."""
     bad = {one.bookie for fragment in report.fragments for one in fragment.replicas if not one.is_good and one.silent is None}
-    return sorted(bad | set(report.open_tail_lost))
+    return sorted(bad.union(report.open_tail_lost) - away)
 
 
 def _told(report: RepairReport) -> RecoveryEvent:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 CONNECT_S = 2.0
 """The time within which a process that runs takes a connection."""
+ENDS_S, ENDS_POLL_S = 10.0, 0.2
+"""The time that a bookie has to end after it has taken its registration away, and the pause between two looks at it."""
 
 
 def decommission_bookie(
@@ -68,7 +70,10 @@ def decommission_bookie(
             _await_stop(client, bookie, deadline)
             _drain(client, report, options, on_ledger, deadline)  # it may have been writable for a moment
     if delete_cookie and report.is_complete and not report.registered:
-        report.runs_at = address if _takes_connections(address) else None
+        ends = max(deadline, time.monotonic() + ENDS_S)
+        while (runs := _takes_connections(address)) and time.monotonic() < ends:
+            time.sleep(ENDS_POLL_S)
+        report.runs_at = address if runs else None
         report.cookie_deleted = report.runs_at is None and client.delete_cookie(bookie)
     return report
 

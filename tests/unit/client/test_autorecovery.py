@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from bk_core import AutoRecoveryOptions, BookKeeper, RecoveryEvent, connect
+from bk_core.bookie.embedded import EmbeddedBookie
 from bk_core.client.repair import autorecovery
 from bk_core.client.repair.autorecovery import AutoRecovery
 from bk_core.metadata import open_store
@@ -163,3 +164,34 @@ def test_looks_that_bookies_refuse_are_taken_ever_more_seldom(client: BookKeeper
     ended_ns = time.monotonic_ns()
     running._check_all()
     assert round((running._check_again_ns - ended_ns) / 60e9) == 5, "what was refused before a look that nobody refused does not count"
+
+
+def test_a_bookie_that_answers_without_a_registration_is_not_lost(client: BookKeeper, tmp_path: Path) -> None:
+    """RR-16: it may register again; after an outage of the metadata store that takes all bookies a moment."""
+    told: list[RecoveryEvent] = []
+    bookies = [EmbeddedBookie(tmp_path / str(number), store=client.store).start() for number in range(4)]
+    try:
+        with client.create_ledger(ensemble_size=3, write_quorum_size=3, ack_quorum_size=2) as ledger:
+            ledger.append(b"x")
+        for bookie in bookies[1:]:
+            assert bookie._registration is not None
+            bookie._registration.close()
+        ends = sorted(bookie.bookie_id for bookie in bookies[1:])
+        with client.auto_recovery(AutoRecoveryOptions(look_s=0.05, delay_s=600.0), on_event=told.append):
+            until(lambda: any(event.kind == "spared" for event in told))
+            bookies[1].close()
+            bookies[1] = EmbeddedBookie(tmp_path / "1", store=client.store, port=bookies[1].port).start()
+            until(lambda: len(client.bookies().writable) == 2)
+        (spared,) = [event for event in told if event.kind == "spared"]
+        assert list(spared.bookies) == ends and not [event for event in told if event.kind in ("lost", "marked")]
+        assert not list(client.store.underreplication().marked_ledgers())
+    finally:
+        for bookie in bookies:
+            bookie.close()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

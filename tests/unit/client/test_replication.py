@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from bk_core.client.client import BookKeeper, connect
+from bk_core.client.repair import draining
 from bk_core.client.repair.draining import check_room
 from bk_core.client.repair.jobs import _Job, _ReplicationDriver
 from bk_core.client.repair.report import Progress, RepairReport, StillNamed, repair_options
@@ -345,15 +346,22 @@ def test_a_bookie_is_not_made_read_only_where_no_other_could_take_its_copies(cli
     client.delete_ledger(everywhere)
 
 
-def test_decommission_keeps_the_cookie_of_a_bookie_that_still_takes_connections(client: BookKeeper) -> None:
-    """A frozen process: its registration has lapsed, and it goes on later, with a registration and without a cookie."""
+def test_decommission_keeps_the_cookie_of_a_bookie_that_still_takes_connections(
+    client: BookKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frozen process: its registration has lapsed, and it goes on later, with a registration and without a cookie. One that only takes
+    a moment to end is waited for."""
+    monkeypatch.setattr(draining, "ENDS_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as frozen:
         address = frozen.getsockname()[:2]
         bookie = f"127.0.0.1:{address[1]}"
         client.store.write_cookie(bookie, b"5\n", None)
         report = client.decommission_bookie(bookie, delete_cookie=True)
         assert report.is_complete and report.runs_at == address and bookie in client.store.cookies()
-    report = client.decommission_bookie(bookie, delete_cookie=True)
+    monkeypatch.undo()
+    with socket.create_server(address) as ending:
+        threading.Timer(0.5, ending.close).start()
+        report = client.decommission_bookie(bookie, delete_cookie=True)
     assert report.cookie_deleted and report.runs_at is None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bk_core.protocol.ledger.replication import Audit, Ended, LostBookies, RepairQueue, check_pause_ns, may_begin
+from bk_core.protocol.ledger.replication import Audit, Ended, LostBookies, RepairQueue, check_due, check_pause_ns, may_begin
 
 S = 1_000_000_000
 DELAY, AGAIN, GRACE = 60 * S, 3600 * S, 30 * S
@@ -86,6 +86,25 @@ def test_an_outage_marks_nothing() -> None:
     bookies = LostBookies(AGAIN)
     assert bookies.look("abc", "", 0, 0) == lost()
     assert bookies.look("abc", "c", 0, 1 * S) == lost("a", "b")
+
+
+def test_a_bookie_that_answers_has_a_minute_once() -> None:
+    """RR-16: after an outage bookies register one after the other, and all of them ran all the while."""
+    bookies = LostBookies(AGAIN)
+    assert bookies.look("abcd", "a", DELAY, 0) == lost("b", "c", "d")
+    assert bookies.to_ask("bcd") == ["b", "c", "d"]
+    bookies.answered("bc", 0)
+    assert bookies.to_ask("bcd") == ["d"]
+    bookies.marked("d", 0)
+    assert bookies.look("abcd", "a", 0, 59 * S) == lost(look=60 * S)
+    assert bookies.look("abcd", "ac", 0, 60 * S) == lost("b", "d") and bookies.to_ask("bd") == [], "it has had its minute"
+    assert bookies.look("abcd", "a", 0, 61 * S) == lost("b", "c", "d") and bookies.to_ask("c") == ["c"], "it is away anew"
+
+
+def test_a_look_that_was_noted_in_the_future_says_nothing() -> None:
+    """RR-4: one look by a host with a wrong clock would end them for all hosts until then."""
+    assert check_due(None, 5, 10) and check_due(90, 100, 10) and check_due(101, 100, 10)
+    assert not check_due(91, 100, 10) and not check_due(100, 100, 10)
 
 
 def test_failures_are_tried_again_after_pauses_that_double() -> None:

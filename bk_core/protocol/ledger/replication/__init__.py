@@ -7,7 +7,7 @@ It runs outside the writer and changes metadata by compare-and-set like every ot
 (RR-15).
 """
 
-from bk_core.protocol.ledger.replication.auditing import Audit, Ended, LostBookies, RepairQueue, check_pause_ns, may_begin
+from bk_core.protocol.ledger.replication.auditing import Audit, Ended, LostBookies, RepairQueue, check_due, check_pause_ns, may_begin
 from bk_core.protocol.ledger.replication.change import MetadataChange
 from bk_core.protocol.ledger.replication.check import FragmentCheck, FragmentReport, ReplicaReport
 from bk_core.protocol.ledger.replication.draining import DrainStep, after_look
@@ -47,6 +47,7 @@ __all__ = [
     "after_look",
     "eligible_fragments",
     "exchanged",
+    "check_due",
     "check_pause_ns",
     "exchanged_together",
     "known_last_entry",

@@ -11,6 +11,8 @@ from bk_core.protocol.ledger.metadata import BookieId
 AGAIN_SOON_NS = 60_000_000_000
 BACKOFF_FIRST_NS = 5_000_000_000
 BACKOFF_MAX_NS = 300_000_000_000
+SPARED_NS = 60_000_000_000
+"""The time that a bookie has to register again if it answers although it is not registered (RR-16)."""
 CHECK_AGAIN_NS = 300_000_000_000
 """The time between the first look at all ledgers and the next one, where some could not be judged (RR-19)."""
 
@@ -25,6 +27,12 @@ def check_pause_ns(refused: int, every_ns: int) -> int:
     client (RR-19). It doubles with each, up to ``every_ns``, the time between two looks where nobody refuses: a refusal may last for ever,
     and each look reads from all bookies."""
     return min(CHECK_AGAIN_NS << min(max(refused, 1) - 1, 30), every_ns)
+
+
+def check_due(checked_ms: int | None, now_ms: int, every_ms: int) -> bool:
+    """Return True if all ledgers are to be looked at, because the last look was noted ``every_ms`` ago or more, or never. A time in the
+    future is of a host with a wrong clock, and says nothing (RR-4)."""
+    return checked_ms is None or not 0 <= now_ms - checked_ms < every_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +51,8 @@ class LostBookies:
     ledgers were not marked yet: a dead bookie whose cookie is kept shortens no other's time. Its ledgers are marked, again a minute later,
     and then every ``again_ns`` while it stays away. The second time is for ledgers that clients created on it because they learned late
     that it was gone, and closed before they missed it. Nothing is done while no bookie at all is registered: that is an outage, and nobody
-    could take a copy.
+    could take a copy. After an outage of the metadata store bookies register one after the other, all of which ran all the while: one that
+    answers has a minute more for that, once while it is away.
     """
 
     def __init__(self, again_ns: int) -> None:
@@ -51,6 +60,7 @@ class LostBookies:
         self._away: dict[BookieId, int] = {}
         self._marked: dict[BookieId, int] = {}
         self._once: set[BookieId] = set()  # those of the bookies marked that are due again soon
+        self._spared: dict[BookieId, int] = {}  # the times until which bookies that answered are not lost
 
     def look(self, known: Iterable[BookieId], registered: Collection[BookieId], delay_ns: int, now_ns: int) -> Audit:
         """Take in a look at the registry at ``now_ns``, and return what is due."""
@@ -60,10 +70,19 @@ class LostBookies:
         self._away = away
         self._marked = {bookie: at for bookie, at in self._marked.items() if bookie in away}
         self._once &= away.keys()
+        self._spared = {bookie: at for bookie, at in self._spared.items() if bookie in away}
         wait_ns = 0 if len(away.keys() - self._marked.keys()) > 1 else delay_ns
-        due = {bookie: self._due_ns(bookie, since + wait_ns) for bookie, since in away.items()}
+        due = {bookie: max(self._due_ns(bookie, since + wait_ns), self._spared.get(bookie, now_ns)) for bookie, since in away.items()}
         lost = frozenset(bookie for bookie, at in due.items() if at <= now_ns)
         return Audit(lost, min((at for bookie, at in due.items() if bookie not in lost), default=None))
+
+    def to_ask(self, lost: Iterable[BookieId]) -> list[BookieId]:
+        """Return those of ``lost`` that have to be asked whether they run, before their ledgers are marked for the first time."""
+        return [bookie for bookie in lost if bookie not in self._marked and bookie not in self._spared]
+
+    def answered(self, bookies: Iterable[BookieId], now_ns: int) -> None:
+        """Note that bookies which are away answer. They are lost a minute later, unless they have registered by then."""
+        self._spared |= dict.fromkeys(bookies, now_ns + SPARED_NS)
 
     def _due_ns(self, bookie: BookieId, lost_ns: int) -> int:
         marked = self._marked.get(bookie)
