@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,16 +102,19 @@ class Identity:
         return {"client_keytab": f"FILE:{self.keytab}", "ccache": f"MEMORY:bookkeeper-{cache}"}
 
 
-def check_identity(whose: str, principal: str | None, keytab: str | None, ticket_cache: str | None, service: str) -> None:
-    """Raise InvalidArgumentError where these say no source of tickets. ``whose`` is the class that takes them, for the message."""
+def check_identity(
+    whose: str, principal: str | None, keytab: str | None, ticket_cache: str | None, service: str, called: Callable[[str], str] = str
+) -> None:
+    """Raise InvalidArgumentError where these say no source of tickets. ``whose`` is the class that takes them, or the URI, and ``called``
+    returns the name under which a user gave one of them, for the message."""
     if "" in (principal, keytab, ticket_cache, service):
         raise InvalidArgumentError(f"what {whose} is given must not be empty")
     if keytab is not None and ticket_cache is not None:
-        raise InvalidArgumentError(f"{whose} takes its tickets by a keytab or from a ticket_cache, not both")
+        raise InvalidArgumentError(f"{whose} takes its tickets by a {called('keytab')} or from a {called('ticket_cache')}, not both")
     if keytab is not None and principal is None:
-        raise InvalidArgumentError(f"{whose} needs the principal that the keytab is for")
+        raise InvalidArgumentError(f"{whose} needs the {called('principal')} that the {called('keytab')} is for")
     if set("@/") & set(service):
-        raise InvalidArgumentError(f"service is the part of a principal before its slash, such as {SERVICE!r}, not {service!r}")
+        raise InvalidArgumentError(f"{called('service')} is the part of a principal before its slash, such as {SERVICE!r}, not {service!r}")
 
 
 class Context:

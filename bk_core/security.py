@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import parse_qsl
 
@@ -220,19 +221,20 @@ def _tls_of(query: Mapping[str, str]) -> BookieTls | None:
     def secret(name: str) -> SecretFile | None:
         return SecretFile(query[name]) if name in query else None
 
-    minimum: Any = query.get("bookie_tls_minimum", "1.2")  # it looks
-    return BookieTls(
-        query.get("bookie_ca_file"),
-        query.get("bookie_cert_file"),
-        query.get("bookie_key_file"),
-        secret("bookie_key_password_file"),
-        query.get("bookie_verify_host") != "false",
-        minimum,
-        key_store=query.get("bookie_key_store_file"),
-        key_store_password=secret("bookie_key_store_password_file"),
-        trust_store=query.get("bookie_trust_store_file"),
-        trust_store_password=secret("bookie_trust_store_password_file"),
-    )
+    given: dict[str, Any] = {
+        **{name: query.get(_called(name)) for name in ("ca", "cert", "key", "key_store", "trust_store")},
+        **{name: secret(_called(name)) for name in ("key_password", "key_store_password", "trust_store_password")},
+        "minimum": query.get("bookie_tls_minimum", "1.2"),
+    }
+    check_files(SimpleNamespace(**given), _called)  # before BookieTls does, which knows no option
+    return BookieTls(**given, verify_host=query.get("bookie_verify_host") != "false")
+
+
+def _called(name: str) -> str:
+    """Return the option of a URI for a field of BookieTls or BookieKerberos."""
+    if name == "minimum":
+        return "bookie_tls_minimum"
+    return f"bookie_{name}" if name in ("principal", "ticket_cache", "service") else f"bookie_{name}_file"
 
 
 def _sasl_of(query: Mapping[str, str]) -> BookieSasl | None:
@@ -250,4 +252,6 @@ def _kerberos_of(query: Mapping[str, str]) -> BookieKerberos | None:
     if query.get("bookie_kerberos") == "false":
         raise InvalidArgumentError("bookie_kerberos=false says nothing: leave it out, and all that is about Kerberos at bookies")
     principal, keytab, cache = (query.get(name) for name in ("bookie_principal", "bookie_keytab_file", "bookie_ticket_cache"))
-    return BookieKerberos(principal, keytab, cache, query.get("bookie_service", SERVICE))
+    service = query.get("bookie_service", SERVICE)
+    check_identity("the URI", principal, keytab, cache, service, _called)  # before BookieKerberos does, which knows no option
+    return BookieKerberos(principal, keytab, cache, service)

@@ -82,26 +82,25 @@ def context_of(
     return made
 
 
-def check_files(of: Any) -> None:
+def check_files(of: Any, called: Callable[[str], str] = str) -> None:
     """Raise InvalidArgumentError for a version of TLS that is not known, and where the fields of BookieTls or MetadataTls do not go
-    together; ArgumentTypeError for no secret."""
+    together; ArgumentTypeError for no secret. ``called`` returns the name under which a user gave a field, for messages."""
     for name in ("key_password", "key_store_password", "trust_store_password"):
         if getattr(of, name) is not None:
-            check_secret(name, getattr(of, name))
+            check_secret(called(name), getattr(of, name))
     if of.minimum not in _VERSIONS:
-        raise InvalidArgumentError(f"minimum must be one of {', '.join(_VERSIONS)}, not {of.minimum!r}")
+        raise InvalidArgumentError(f"{called('minimum')} must be one of {', '.join(_VERSIONS)}, not {of.minimum!r}")
     for name in ("ca", "cert", "key", "key_store", "trust_store"):
         if getattr(of, name) == "":
-            raise InvalidArgumentError(f"{name} must be the path of a file, not empty")
+            raise InvalidArgumentError(f"{called(name)} must be the path of a file, not empty")
     if of.cert is None and (of.key is not None or of.key_password is not None):
-        raise InvalidArgumentError("key and key_password mean nothing without cert")
-    if of.key_store is not None and of.cert is not None:
-        raise InvalidArgumentError("cert is a file of PEM and key_store one of PKCS#12, both for the client's own certificate: give one")
-    if of.trust_store is not None and of.ca is not None:
-        raise InvalidArgumentError("ca is a file of PEM and trust_store one of PKCS#12, both for the authorities: give one")
+        raise InvalidArgumentError(f"{called('key')} and {called('key_password')} mean nothing without {called('cert')}")
+    for pem, store, whose in (("cert", "key_store", "the client's own certificate"), ("ca", "trust_store", "the authorities")):
+        if getattr(of, store) is not None and getattr(of, pem) is not None:
+            raise InvalidArgumentError(f"{called(pem)} is a file of PEM and {called(store)} one of PKCS#12, both for {whose}: give one")
     for name in ("key_store", "trust_store"):
         if getattr(of, name) is None and getattr(of, f"{name}_password") is not None:
-            raise InvalidArgumentError(f"{name}_password means nothing without {name}")
+            raise InvalidArgumentError(f"{called(f'{name}_password')} means nothing without {called(name)}")
 
 
 def _load(owner: str, name: str, path: str, load: Callable[[], None]) -> None:

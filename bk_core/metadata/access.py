@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, Literal, TypeAlias, get_args
 
 from bk_core.arguments import TEXT, Check, check_fields, one_of, settings
@@ -218,6 +219,8 @@ def zookeeper_auth_of(query: Mapping[str, str]) -> ZooKeeperAuth | None:
         "keytab": query.get("keytab_file"),
         "service": query.get("service", "zookeeper"),
     }
+    if scheme == "kerberos":  # before ZooKeeperAuth does, which knows no option
+        check_identity("the URI", **given, called=_called)
     user, acl = query.get("user", ""), query.get("acl", "open")
     return ZooKeeperAuth(scheme, user, secret, acl, readers, **given)  # type: ignore[arg-type]  # it looks
 
@@ -241,19 +244,20 @@ def tls_of(query: Mapping[str, str]) -> MetadataTls | None:
     def secret(name: str) -> SecretFile | None:
         return SecretFile(query[name]) if name in query else None
 
-    minimum: Any = query.get("tls_minimum", "1.2")  # it looks
-    return MetadataTls(
-        query.get("ca_file"),
-        query.get("cert_file"),
-        query.get("key_file"),
-        secret("key_password_file"),
-        verify == "true",
-        key_store=query.get("key_store_file"),
-        key_store_password=secret("key_store_password_file"),
-        trust_store=query.get("trust_store_file"),
-        trust_store_password=secret("trust_store_password_file"),
-        minimum=minimum,
-    )
+    given: dict[str, Any] = {
+        **{name: query.get(_called(name)) for name in ("ca", "cert", "key", "key_store", "trust_store")},
+        **{name: secret(_called(name)) for name in ("key_password", "key_store_password", "trust_store_password")},
+        "minimum": query.get("tls_minimum", "1.2"),
+    }
+    check_files(SimpleNamespace(**given), _called)  # before MetadataTls does, which knows no option
+    return MetadataTls(**given, verify_host=verify == "true")
+
+
+def _called(name: str) -> str:
+    """Return the option of a URI for a field of MetadataTls or ZooKeeperAuth."""
+    if name == "minimum":
+        return "tls_minimum"
+    return name if name in ("principal", "ticket_cache", "service") else f"{name}_file"
 
 
 def not_taken(store: str, hosts: str, who: object, reason: str) -> MetadataAuthError:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bk_core.errors import BookieKerberosError, InvalidArgumentError, MetadataAuthError
-from bk_core.metadata.access import ZooKeeperAuth, zookeeper_auth_of
+from bk_core.metadata.access import ZooKeeperAuth, tls_of, zookeeper_auth_of
 from bk_core.metadata.zookeeper import tickets
 from tests.unit.link.test_gssapi_recorded import CHOICE, OFFER, PROOF, TICKET, Recorded
 
@@ -41,6 +41,15 @@ def test_the_uri_names_files() -> None:
     assert auth == ZooKeeperAuth("kerberos", principal="ann@R", keytab="/k", service="zk", acl="creator")
     assert pickle.loads(pickle.dumps(auth)) == auth and str(auth) == "Kerberos ticket of ann@R by the keytab /k"
     assert str(zookeeper_auth_of({"auth": "kerberos"})) == "Kerberos ticket in the default ticket cache"
+
+
+def test_what_a_uri_lacks_is_told_by_its_options() -> None:
+    with pytest.raises(InvalidArgumentError, match="the URI needs the principal that the keytab_file is for"):
+        zookeeper_auth_of({"auth": "kerberos", "keytab_file": "/k"})
+    with pytest.raises(InvalidArgumentError, match="key_file and key_password_file mean nothing without cert_file"):
+        tls_of({"key_file": "/k"})
+    with pytest.raises(InvalidArgumentError, match="tls_minimum must be one of"):
+        tls_of({"tls_minimum": "1.1"})
 
 
 @dataclass(frozen=True)
