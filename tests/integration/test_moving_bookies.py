@@ -19,6 +19,7 @@ from bk_core import cli
 from bk_core.bookie import apache
 from bk_core.errors import BookieUnavailableError, OperationTimeoutError, ReadError, RecoveryFailedError
 from bk_core.protocol.ledger.metadata import LedgerState
+from bk_core.protocol.limits import Limits
 from tests.integration.conftest import APACHE_VERSION
 from tests.integration.patience import PATIENCE_S, until
 from tests.integration.shelves import Lines, OwnLines, Shelves
@@ -27,7 +28,11 @@ pytestmark = pytest.mark.apache
 ONE: Any = {"ensemble_size": 1, "write_quorum_size": 1, "ack_quorum_size": 1}
 TWO: Any = {"ensemble_size": 2, "write_quorum_size": 2, "ack_quorum_size": 2}
 THREE: Any = {"ensemble_size": 3, "write_quorum_size": 3, "ack_quorum_size": 2}
-SOON_S = 4.0  # on a new connection; none of them waits for a timeout of 5 s any more
+TIMEOUT_S = 30.0
+"""The timeout of adds and reads, long enough for a JVM that has just started beside other work."""
+SOON_S = 20.0
+"""What is under way goes on at the new address within this time: it does not wait for the timeout of what was asked at the old one."""
+LIMITS = Limits(add_timeout_ns=int(TIMEOUT_S * 1e9), read_timeout_ns=int(TIMEOUT_S * 1e9))
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +47,7 @@ def shelves(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shelves]:
 
 @pytest.fixture
 def client(shelves: Shelves) -> Iterator[bk_core.BookKeeper]:
-    with bk_core.connect(shelves.uri) as opened:
+    with bk_core.connect(shelves.uri, limits=LIMITS) as opened:
         yield opened
 
 
@@ -90,8 +95,8 @@ class Work:
 def test_all_that_is_under_way_goes_on_at_the_new_address(shelves: Shelves, client: bk_core.BookKeeper) -> None:
     """A writer with a spare bookie, one without that waits for it, a reader and a tailing reader of its only replica, a recovery."""
     moved = "shelf-0"
-    patient = bk_core.connect(shelves.uri, ensemble_change="delayed")
-    elsewhere = bk_core.connect(shelves.uri)  # its connections break when it finds out, not when a writer does
+    patient = bk_core.connect(shelves.uri, ensemble_change="delayed", limits=LIMITS)
+    elsewhere = bk_core.connect(shelves.uri, limits=LIMITS)  # its connections break when it finds out, not when a writer does
     try:
         with made_on(client, moved, ONE) as lonely:
             lonely.append_many([b"x"] * 10)

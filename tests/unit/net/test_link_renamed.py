@@ -21,6 +21,8 @@ from bk_core.protocol.wire.messages import ReadRequest, Status
 from tests.integration.patience import until
 
 S = 1_000_000_000
+QUEUE_MAX = 16
+"""A queue of length 0 holds one connection; the kernel may take a few more."""
 
 
 class World:
@@ -56,13 +58,15 @@ def black_hole(host: str, port: int) -> Iterator[None]:
         listener = held.enter_context(socket.socket())
         listener.bind((host, port))
         listener.listen(0)
-        while True:
+        for _ in range(QUEUE_MAX):
             probe = held.enter_context(socket.socket())
             probe.settimeout(0.3)
             try:
                 probe.connect((host, port))
             except TimeoutError:
                 break
+        else:
+            raise AssertionError(f"the queue of a listener takes {QUEUE_MAX} connections, and is to take none")
         yield
 
 
