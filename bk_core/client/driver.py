@@ -292,7 +292,9 @@ class Driver:
         """Handle a timer. Before a machine judges which bookie is slow, it learns what the links know (LINK-1)."""
         patience_ns = self.session.config.limits.speculative_read_ns
         if key == SPECULATE:
-            self.feed(ReadsMoving(frozenset(number for number, (link, one) in self._reads.items() if not link.is_late(one, patience_ns))))
+            moving = frozenset(number for number, (link, one) in self._reads.items() if not link.is_late(one, patience_ns))
+            away = frozenset(link.bookie for link, _ in self._reads.values() if not link.is_connected)
+            self.feed(ReadsMoving(moving, away))
             before = self._sent_reads
             self.feed(TimerFired(key))
             self._counts.speculative_reads.value += self._sent_reads - before

@@ -104,6 +104,11 @@ class BookieLink(ConnectingLink):
         return self._health.is_late(waiting.patience, self._reactor.now_ns(), patience_ns)
 
     @property
+    def is_connected(self) -> bool:
+        """True if requests go out at once."""
+        return self._connected
+
+    @property
     def drained_ns(self) -> int:
         """The time at which bytes of ours that had been waiting to be sent last went on."""
         return self._health.drained_ns

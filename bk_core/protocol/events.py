@@ -109,9 +109,10 @@ class BookiesChanged:
 @dataclass(frozen=True, slots=True)
 class ReadsMoving:
     """These requests are not late now: bytes come on their connections, or their turn has not come. All other outstanding requests stand
-    still (LINK-1, LINK-2)."""
+    still (LINK-1, LINK-2). Requests to the bookies that are ``away`` wait for a connection, which may never be made."""
 
     requests: frozenset[int]
+    away: frozenset[BookieId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

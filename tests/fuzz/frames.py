@@ -168,6 +168,8 @@ class World:
         routes = {bookie: ("127.0.0.1", self.bent[bookie].port) for bookie in bent}
         store: Any = Routed(open_store(self.uri), routes)
         settings: dict[str, Any] = {"limits": LIMITS, "operation_timeout_s": OPERATION_TIMEOUT_S, "quarantine_s": 0.0}
+        # Without it a writer goes from one bookie that hangs in its handshake to the next one and back, for as long as nobody stops it.
+        settings["add_quorum_timeout_s"] = OPERATION_TIMEOUT_S
         return bk_core.connect(self.uri, protocol=protocol, store=store, security=self._security, **settings)
 
     def frames_sent(self) -> int:

@@ -126,6 +126,19 @@ def test_no_speculation_against_a_bookie_that_answered_well_in_this_operation() 
     assert world.asks == [second]
 
 
+def test_a_bookie_that_answered_well_is_not_waited_for_without_its_connection() -> None:
+    """RD-4: the next connection may hang in its handshake, for much longer than another replica takes."""
+    world = reader(0, 9, limits=Limits(read_chunk_entries=5), options=ReadOptions(spread=False))
+    first, _ = world.asks
+    world.answer(first, good)
+    asked = len(world.asks)
+    world.fire(SPECULATE)
+    assert len(world.asks) == asked
+    world.perform(world.machine.handle(ReadsMoving(frozenset(), frozenset({"a"})), 0))
+    world.fire(SPECULATE)
+    assert world.asks[-1].bookie == "b"
+
+
 def test_a_negative_answer_does_not_hold_speculation_up() -> None:
     """RD-4: only a successful answer does."""
     world = reader(4, 4)

@@ -181,8 +181,9 @@ class RangeReader:
         match event:
             case ReadReply():
                 return self._on_reply(event)
-            case ReadsMoving(requests=requests):
+            case ReadsMoving(requests=requests, away=away):
                 self._moving = requests
+                self._answered -= away
                 return []
             case TimerFired(key=key) if key == SPECULATE:
                 return self._speculate()
@@ -286,7 +287,7 @@ class RangeReader:
 
     def _heard_from(self, chunk: Chunk) -> bool:
         """Return True if one of the replicas asked for it has answered well for any entry of this operation: it is alive and will answer
-        again (RD-4). The same holds if its answer waits behind others that come (LINK-1)."""
+        again (RD-4), unless its connection is gone since. The same holds if its answer waits behind others that come (LINK-1)."""
         if not self._moving.isdisjoint(chunk.asked):
             return True
         return any(attempt.bookie in self._answered for attempt in chunk.asked.values())
