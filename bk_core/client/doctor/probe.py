@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from bk_core.background import WorkerPool
@@ -73,13 +74,21 @@ class BookieProbe:
 
 
 def probe_bookies(
-    client: BookKeeper, bookies: Iterable[BookieId], *, requests: int = 1, timeout_s: float = TIMEOUT_S
+    client: BookKeeper,
+    bookies: Iterable[BookieId],
+    *,
+    requests: int = 1,
+    timeout_s: float = TIMEOUT_S,
+    addresses: Mapping[BookieId, tuple[str, int]] = MappingProxyType({}),
 ) -> dict[BookieId, BookieProbe]:
     """Probe bookies, up to 16 at once, with ``requests`` reads over each protocol. Each answer is awaited ``timeout_s`` at most. A bookie
-    that does not answer is no error, but a probe that says so."""
+    that does not answer is no error, but a probe that says so. ``addresses`` has those at which bookies were before, for bookies that are
+    not registered."""
     pool = WorkerPool("bk-probe", _AT_ONCE)
     try:
-        asked = {bookie: pool.call(_Probing(client, bookie, requests, timeout_s).run) for bookie in dict.fromkeys(bookies)}
+        asked = {
+            bookie: pool.call(_Probing(client, bookie, requests, timeout_s, addresses.get(bookie)).run) for bookie in dict.fromkeys(bookies)
+        }
         return {bookie: future.result() for bookie, future in asked.items()}
     finally:
         pool.close()
@@ -88,17 +97,20 @@ def probe_bookies(
 class _Probing:
     """One probe of one bookie."""
 
-    def __init__(self, client: BookKeeper, bookie: BookieId, requests: int, timeout_s: float) -> None:
+    def __init__(self, client: BookKeeper, bookie: BookieId, requests: int, timeout_s: float, before: tuple[str, int] | None) -> None:
         self._client = client
         self._bookie = bookie
         self._requests = requests
         self._timeout_s = timeout_s
+        self._before = before
 
     def run(self) -> BookieProbe:
         try:
             address = self._client.store.resolve(self._bookie)
         except BkError as error:
-            return BookieProbe(self._bookie, UNKNOWN_ADDRESS, str(error.args[0]))
+            if self._before is None:
+                return BookieProbe(self._bookie, UNKNOWN_ADDRESS, str(error.args[0]))
+            address = self._before
         try:
             return self._ask(address)
         except ConnectionRefusedError:

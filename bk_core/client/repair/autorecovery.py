@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from bk_core.client.repair.report import LedgerReport, RepairOptions, RepairRepo
 from bk_core.display.words import about, counted, rest_about
 from bk_core.errors import (
     BkError,
+    BookieUnavailableError,
     ClientClosedError,
     LedgerError,
     MetadataFormatError,
@@ -31,6 +33,7 @@ from bk_core.errors import (
     NoSuchLedgerError,
     OperationTimeoutError,
 )
+from bk_core.metadata.service_info import is_address
 from bk_core.metadata.store import BookieView, MetadataStore, Watch
 from bk_core.metadata.underreplication import Candidate
 from bk_core.protocol.ledger.metadata import BookieId
@@ -76,7 +79,7 @@ class AutoRecoveryOptions:
 class RecoveryEvent:
     """Something that auto-recovery did or met.
 
-    ``kind`` is elected, deposed (another one audits), off, on, spared (a bookie that is not registered answers), lost, marked, checked,
+    ``kind`` is elected, deposed (another one audits), off, on, spared (a bookie without a registration may run), lost, marked, checked,
     repaired, recovered, waits, failed or trouble.
     ``text`` says it in words. ``count`` is a number of ledgers. The numbers are 0, and ``bookies`` is empty, where they say nothing.
     """
@@ -129,6 +132,7 @@ class AutoRecovery:
         self._watch: Watch | None = None
         self._store = client.store.underreplication()
         self._candidate: Candidate = self._store.candidate(socket.gethostname())
+        self._addresses: dict[BookieId, tuple[str, int]] = {}
         self._lost = LostBookies(int(self._options.again_s * NS))
         self._queue = RepairQueue(int(self._options.grace_s * NS))
         self._is_elected = False
@@ -233,12 +237,13 @@ class AutoRecovery:
             return
         self._client.store.check_cluster()
         view, now_ns = self._client.store.bookies(), time.monotonic_ns()
+        self._remember(view)
         audit = self._lost.look(self._client.store.cookies(), view.registered, self._delay_ns(), now_ns)
         if running := self._running(self._lost.to_ask(audit.lost)):
             self._lost.answered(running, now_ns)
             audit = replace(audit, lost=audit.lost.difference(running))
-            who, have = ("is", "answers: it has") if len(running) == 1 else ("are", "answer: they have")
-            text = f"{', '.join(running)} {who} not registered, and {have} a minute to register again"
+            who, have = ("is", "has") if len(running) == 1 else ("are", "have")
+            text = f"{', '.join(running)} {who} not registered, may run all the same, and {have} a minute to register again"
             self._say(RecoveryEvent("spared", text, bookies=tuple(running)))
         if audit.lost:
             named = ", ".join(sorted(audit.lost))
@@ -247,10 +252,19 @@ class AutoRecovery:
                 self._lost.marked(audit.lost, now_ns)
             self._repair_now.set()
 
+    def _remember(self, view: BookieView) -> None:
+        """Remember the addresses of registered bookies whose ids are no addresses: nothing else has them when they are away."""
+        for bookie in view.registered:
+            if not is_address(bookie):
+                with suppress(BookieUnavailableError):
+                    self._addresses[bookie] = self._client.store.resolve(bookie)
+
     def _running(self, bookies: list[BookieId]) -> list[BookieId]:
-        """Return those that answer at the addresses in their ids, or that refuse this client."""
-        probes = probe_bookies(self._client, bookies, timeout_s=RUNNING_ASKED_S) if bookies else {}
-        return sorted(bookie for bookie, probe in probes.items() if probe.state in (ANSWERS, NOT_ADMITTED))
+        """Return those that answer where they were, or that refuse this client. One of which nobody knows where it was counts as well."""
+        if not bookies:
+            return []
+        probes = probe_bookies(self._client, bookies, timeout_s=RUNNING_ASKED_S, addresses=self._addresses)
+        return sorted(bookie for bookie, probe in probes.items() if probe.address is None or probe.state in (ANSWERS, NOT_ADMITTED))
 
     def _leads(self) -> bool:
         was, self._is_elected = self._is_elected, self._candidate.is_elected()

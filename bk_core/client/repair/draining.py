@@ -73,7 +73,7 @@ def decommission_bookie(
         ends = max(deadline, time.monotonic() + ENDS_S)
         while (runs := _takes_connections(address)) and time.monotonic() < ends:
             time.sleep(ENDS_POLL_S)
-        report.runs_at = address if runs else None
+        report.runs_at, report.looked = address if runs else None, address is not None
         report.cookie_deleted = report.runs_at is None and client.delete_cookie(bookie)
     return report
 

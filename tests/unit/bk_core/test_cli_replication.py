@@ -227,8 +227,12 @@ def test_decommission_says_what_to_do_next(client: Client, capsys: pytest.Captur
     client.writable, client.decommission.writable = (), False
     client.decommission.registered, client.decommission.cookie_deleted = False, True
     assert cli.run(["bookie", "decommission", "c:1", "--delete-cookie", "--yes", "--wait", "3"]) == 0
-    assert "cannot start again" in capsys.readouterr().out
+    assert capsys.readouterr().out.endswith("it cannot start again on its old data\n")
     assert client.options["delete_cookie"] is True and client.options["wait_s"] == 3.0
+    client.decommission.looked = False
+    assert cli.run(["bookie", "decommission", "c:1", "--delete-cookie", "--yes"]) == 0
+    assert "nobody could look whether its process has ended" in capsys.readouterr().out
+    client.decommission.looked = True
     client.decommission.cookie_deleted = False
     assert cli.run(["bookie", "decommission", "c:1", "--delete-cookie", "--yes"]) == 0
     assert "it had no cookie" in capsys.readouterr().out

@@ -190,6 +190,23 @@ def test_a_bookie_that_answers_without_a_registration_is_not_lost(client: BookKe
             bookie.close()
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["seen before", "never seen"])
+def test_a_bookie_with_an_id_of_its_own_is_asked_where_it_was(client: BookKeeper, known: bool) -> None:
+    """RR-16. Without an address nobody can tell whether it runs, so it has its minute as well."""
+    client.store.register_bookie("a:1", "127.0.0.1", 1)
+    client.store.write_cookie("shelf", b"5\n", None)
+    registration = client.store.register_bookie("shelf", "127.0.0.1", 1)  # where nothing listens
+    if not known:
+        registration.close()
+    told: list[RecoveryEvent] = []
+    with client.auto_recovery(QUICK, on_event=told.append) as running:
+        if known:
+            until(lambda: "shelf" in running._addresses)
+            registration.close()
+        until(lambda: any(event.bookies == ("shelf",) for event in told))
+    assert [event.kind for event in told if event.bookies == ("shelf",)][0] == ("lost" if known else "spared")
+
+
 def until(holds: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not holds():

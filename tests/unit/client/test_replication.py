@@ -365,6 +365,14 @@ def test_decommission_keeps_the_cookie_of_a_bookie_that_still_takes_connections(
     assert report.cookie_deleted and report.runs_at is None
 
 
+def test_decommission_tells_of_a_bookie_for_whose_process_nobody_could_look(client: BookKeeper) -> None:
+    client.store.write_cookie("shelf-1", b"5\n", None)
+    report = client.decommission_bookie("shelf-1", delete_cookie=True)
+    assert report.cookie_deleted and not report.looked
+    client.store.write_cookie("127.0.0.1:2", b"5\n", None)
+    assert client.decommission_bookie("127.0.0.1:2", delete_cookie=True).looked
+
+
 def test_decommission_waits_for_writers_to_move_on(client: BookKeeper, emptied: str) -> None:
     tail = store_ledger(client, opened((emptied, "b:1", "c:1")))
 
