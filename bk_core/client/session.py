@@ -238,6 +238,8 @@ class Session:
 
     def _bookies_changed(self, view: BookieView) -> None:
         if self.racks is not None:
+            if view.anew:  # they may be elsewhere, so their racks are looked for as those of bookies that come
+                self.racks.bookies_changed(view.registered - view.anew)
             self.racks.bookies_changed(view.registered)
         with self._view_lock:
             self._views += 1

@@ -6,6 +6,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
 
@@ -112,3 +113,12 @@ def test_a_registration_anew_between_two_lists_counts_as_one(store: Slow, sessio
     on_reactor(session, lambda: None)
     assert link.returns == before + 1 and writer.came[-1] == {FIRST}
     on_reactor(session, session._links.clear)
+
+
+def test_racks_of_bookies_that_registered_anew_are_looked_for_anew(session: Session) -> None:
+    told: list[frozenset[str]] = []
+    session.racks = SimpleNamespace(bookies_changed=lambda bookies: told.append(frozenset(bookies)))  # type: ignore[assignment]
+    session._bookies_changed(BookieView((FIRST, SECOND), (THIRD,)))
+    session._bookies_changed(BookieView((FIRST, SECOND), (THIRD,), frozenset({FIRST})))
+    assert told == [{FIRST, SECOND, THIRD}, {SECOND, THIRD}, {FIRST, SECOND, THIRD}]
+    session.racks = None

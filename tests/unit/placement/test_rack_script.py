@@ -160,9 +160,12 @@ def test_a_run_that_tells_no_racks_says_why(script: Script, text: str, problem: 
 )
 def test_a_script_that_hangs_is_killed_with_its_children(script: Script, text: str) -> None:
     script.writes(text)
-    begun = time.monotonic()
-    assert asked(script, "10.0.0.1") == ({}, "it did not end within 1 s")
-    assert time.monotonic() - begun < HANGS_S / 2
+    for _ in range(10):
+        begun = time.monotonic()
+        assert asked(script, "10.0.0.1") == ({}, "it did not end within 1 s")
+        assert time.monotonic() - begun < HANGS_S / 2
+        if script.told.exists() and script.told.read_text().strip():
+            break  # on a busy machine the shell may be killed before it has told of its child
     child = int(script.told.read_text())
     deadline = time.monotonic() + 10
     while _runs(child):
