@@ -413,7 +413,8 @@ def _what_next(report: DecommissionReport, delete_cookie: bool) -> str:
         return f"it is read-only, so no new ledgers are placed on it: stop it, {again}"
     if report.runs_at is not None:
         still = f"it is not registered, but something still takes connections at {host_port(*report.runs_at)}"
-        return f"{still}, as a frozen process does: its cookie is not deleted; end the process, {again}"
+        other = "if another program listens there, BookKeeper.delete_cookie forgets the bookie"
+        return f"{still}, as a frozen process does: its cookie is not deleted; end the process, {again} ({other})"
     if delete_cookie:
         return "it had no cookie"
     return "if it is not to come back, run this again with --delete-cookie"

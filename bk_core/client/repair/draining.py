@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from bk_core.client.inspect import found_ledgers
 from bk_core.client.repair.jobs import repair_if_there
 from bk_core.client.repair.report import DecommissionReport, RepairOptions, StillNamed
 from bk_core.display.words import counted
@@ -69,13 +69,24 @@ def decommission_bookie(
                 on_empty()
             _await_stop(client, bookie, deadline)
             _drain(client, report, options, on_ledger, deadline)  # it may have been writable for a moment
-    if delete_cookie and report.is_complete and not report.registered:
-        ends = max(deadline, time.monotonic() + ENDS_S)
-        while (runs := _takes_connections(address)) and time.monotonic() < ends:
-            time.sleep(ENDS_POLL_S)
-        report.runs_at, report.looked = address if runs else None, address is not None
-        report.cookie_deleted = report.runs_at is None and client.delete_cookie(bookie)
+        if delete_cookie and report.is_complete and not report.registered:
+            report.looked = address is not None
+            if _takes_connections(address):
+                report.runs_at = _await_end(client, bookie, address, max(deadline, time.monotonic() + ENDS_S))
+                _drain(client, report, options, on_ledger, deadline)  # one that was frozen may have gone on, and taken ledgers
+            if report.is_complete and not report.registered and report.runs_at is None:
+                report.cookie_deleted = client.delete_cookie(bookie)
     return report
+
+
+def _await_end(client: BookKeeper, bookie: BookieId, address: tuple[str, int] | None, ends: float) -> tuple[str, int] | None:
+    """Wait until nothing takes connections at the address, and return None, or the address if something still does at ``ends``. A bookie
+    that registers again is not waited for."""
+    while (runs := _takes_connections(address)) and time.monotonic() < ends:
+        if bookie in client.store.bookies().registered:
+            return None
+        time.sleep(ENDS_POLL_S)
+    return address if runs else None
 
 
 def _address(client: BookKeeper, bookie: BookieId) -> tuple[str, int] | None:
@@ -91,7 +102,7 @@ def _takes_connections(address: tuple[str, int] | None) -> bool:
         return False
     try:
         socket.create_connection(address, CONNECT_S).close()
-    except OSError:
+    except (OSError, ValueError, OverflowError):  # of hosts that no system takes
         return False
     return True
 
@@ -101,10 +112,9 @@ def check_room(client: BookKeeper, bookie: BookieId) -> None:
     then, and a writer of the ledger could not go on without it. Ledgers that nobody understands are passed over."""
     others = set(client.store.bookies().writable) - {bookie}
     held = 0
-    for ledger_id in client.list_ledgers():
-        with suppress(NoSuchLedgerError, MetadataFormatError):
-            fragments = client.ledger_metadata(ledger_id).fragments
-            held += any(bookie in one.ensemble and others <= set(one.ensemble) for one in fragments)
+    for found in found_ledgers(client, client.list_ledgers()):
+        fragments = () if found.metadata is None else found.metadata.fragments
+        held += any(bookie in one.ensemble and others <= set(one.ensemble) for one in fragments)
     if held:
         named = f"{counted(held, 'ledger')} {'has' if held == 1 else 'have'} all writable bookies ({len(others)} more) in a fragment"
         text = f"bookie {bookie} stays writable: {named}, so no bookie could take its copies; add one first"

@@ -11,6 +11,9 @@ import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from bk_core.client.driver import Driver
@@ -58,6 +61,7 @@ if TYPE_CHECKING:
 
 TARGETS_TRIED_MAX = 3  # another bookie takes the place of one that takes no copies
 LOCK_POLL_S = 0.5
+_AS_IN_SPAN: Mapping[int, BookieId] = MappingProxyType({})
 
 
 def check_ledger(client: BookKeeper, ledger_id: int, options: RepairOptions) -> LedgerReport:
@@ -80,6 +84,16 @@ def repair_if_there(client: BookKeeper, ledger_id: int, options: RepairOptions) 
     return _Job(client, ledger_id, options).repair()
 
 
+@dataclass(frozen=True, slots=True)
+class _Copied:
+    """A fragment whose copies are confirmed. ``standing`` has the bookies that stand at positions of it now, where they are others than in
+    ``span``, from which was copied."""
+
+    machine: FragmentRepair
+    span: FragmentSpan
+    standing: Mapping[int, BookieId]
+
+
 class _Job:
     """One check or repair of one ledger."""
 
@@ -96,7 +110,7 @@ class _Job:
         self._avoid: set[BookieId] = set()
         self._report = RepairReport(ledger_id)
         self._group = ExchangeGroup(0)
-        self._copied: dict[int, tuple[FragmentRepair, FragmentSpan]] = {}  # copied fragments that wait in the group
+        self._copied: dict[int, _Copied] = {}  # by their first entries, those whose exchanges wait in the group
         self._loaded = False
         self.missing: NoSuchLedgerError | None = None  # the ledger was not there when the repair first looked
 
@@ -118,7 +132,7 @@ class _Job:
         self._metadata = metadata.with_access(self._options.access)
         self._session.refresh_bookies()
         view = self._session.bookies()
-        there = {*view.writable, *view.readonly}
+        there = {*view.registered, *self._options.spared}
         if self._session.store.unregistered():  # a bookie without a registration may serve: only one that is named is lost
             there |= {bookie for fragment in metadata.fragments for bookie in fragment.ensemble}
         self._registered = frozenset(there - self._options.lost)
@@ -275,22 +289,27 @@ class _Job:
         for replica in report.replicas:
             if replica.silent is not None:
                 why = replica.silent.name.lower().replace("_", " ")
-                text = f"{replica.bookie} is registered but gives no answer ({why})"
+                state = "is away for now" if replica.bookie in self._options.spared else "is registered but gives no answer"
+                text = f"{replica.bookie} {state} ({why})"
                 if replica.is_refused:
                     self._report.not_admitting.add(replica.bookie)
                     text = f"{replica.bookie} does not admit this client"
                 self._report.problems.append(f"{text}; its replica of fragment {report.span.first_entry_id} is not judged")
 
-    def _repair_fragment(self, span: FragmentSpan, lost: list[int], refill: Mapping[int, EntryRanges]) -> None:
-        """Repair one fragment. A target that takes no copies is replaced by another one (RR-6, RR-7); any other failure is
-        reported (RR-8)."""
+    def _repair_fragment(
+        self, span: FragmentSpan, lost: list[int], refill: Mapping[int, EntryRanges], standing: Mapping[int, BookieId] = _AS_IN_SPAN
+    ) -> bool:
+        """Repair one fragment. A target that takes no copies is replaced by another one (RR-6, RR-7); any other failure is reported (RR-8).
+        ``standing`` has the bookies that stand at positions now, where they are others than in ``span``, from which is copied. Return False
+        if no copy was made."""
+        tried: set[BookieId] = set()
         for _ in range(TARGETS_TRIED_MAX):
             targets = self._targets(span, lost)
             if lost and len(targets) < len(lost):
                 without = ", ".join(span.ensemble[position] for position in lost if position not in targets)
                 self._report.problems.append(f"no writable bookie can take the place of {without} in fragment {span.first_entry_id}")
             if not targets and not refill:
-                return
+                return False
             machine = FragmentRepair(
                 self.ledger_id, self._metadata, self._version, span, None, targets=targets, refill=refill, exchange=False, **self._how()
             )
@@ -302,16 +321,19 @@ class _Job:
                 failed = set(machine.failed_bookies) & set(targets.values())
                 if failed:
                     self._avoid |= failed
+                    tried |= failed
                     continue
                 self._report.problems.append(str(error.args[0]))
-                return
+                return False
             if machine.exchanges:
-                self._group.add(span.first_entry_id, machine.exchanges, machine.bytes_copied)
-                self._copied[span.first_entry_id] = (machine, span)
+                exchanges = tuple(replace(one, old=standing.get(one.position, one.old)) for one in machine.exchanges)
+                self._group.add(span.first_entry_id, exchanges, machine.bytes_copied)
+                self._copied[span.first_entry_id] = _Copied(machine, span, standing)
             else:
                 self._note(machine, span)
-            return
-        self._report.problems.append(f"no bookie took the copies of fragment {span.first_entry_id}: tried {', '.join(sorted(self._avoid))}")
+            return True
+        self._report.problems.append(f"no bookie took the copies of fragment {span.first_entry_id}: tried {', '.join(sorted(tried))}")
+        return False
 
     def _exchange_group(self) -> None:
         """Exchange the bookies of the group by one change, because everything in it is copied and confirmed (RR-7, RR-15). Copies on a
@@ -319,47 +341,59 @@ class _Job:
         while self._group.exchanges:
             group, copied = self._group, self._copied
             self._group, self._copied = ExchangeGroup(group.fragments), {}
-            again = self._leaving(copied)
-            for _, span in again:
-                del group.exchanges[span.first_entry_id], copied[span.first_entry_id]
+            early = self._leaving(copied)
+            for first_entry_id in early:
+                del group.exchanges[first_entry_id], copied[first_entry_id]
             try:
                 if group.exchanges:
                     self._change(group.intent)
                 for first_entry_id, error in group.refused.items():
                     self._report.problems.append(str(error.args[0]))
                     del copied[first_entry_id]
-                for machine, span in self._leaving(copied):
-                    del copied[span.first_entry_id]
-                    again += [(machine, span)] if self._put_back(machine, span) else []
+                late = self._leaving(copied)
+                for one in early.values():
+                    span = one.span if one.standing else span_now(self._metadata, one.span)
+                    self._repair_fragment(span, list(one.machine.targets), one.machine.refill, one.standing)
+                for first_entry_id, one in late.items():
+                    if not self._replace_late(one):
+                        del copied[first_entry_id]
             except NoSuchLedgerError:
                 raise
             except BkError as error:
                 self._report.problems.append(str(error.args[0]))
                 return
-            for machine, span in copied.values():
-                self._note(machine, span)
-            for machine, span in again:
-                self._repair_fragment(span_now(self._metadata, span), list(machine.targets), machine.refill)
+            for first_entry_id, one in copied.items():
+                if first_entry_id not in self._copied:
+                    self._note(one.machine, one.span)
 
-    def _leaving(self, copied: Mapping[int, tuple[FragmentRepair, FragmentSpan]]) -> list[tuple[FragmentRepair, FragmentSpan]]:
+    def _leaving(self, copied: Mapping[int, _Copied]) -> dict[int, _Copied]:
         """Return those with copies on a bookie that is not registered as writable any more. One that is read-only stays if no other bookie
         can take its place."""
         view = self._session.store.bookies() if copied else BookieView((), ())
-        found = []
-        for machine, span in copied.values():
-            gone = set(machine.targets.values()).difference(view.writable)
+        found = {}
+        for first_entry_id, one in copied.items():
+            targets = one.machine.targets
+            gone = set(targets.values()).difference(view.writable)
             self._avoid |= gone
-            if gone and (gone - view.registered or len(self._targets(span, list(machine.targets))) == len(machine.targets)):
-                found.append((machine, span))
+            if gone and (gone - view.registered or len(self._targets(one.span, list(targets))) == len(targets)):
+                found[first_entry_id] = one
         return found
 
-    def _put_back(self, machine: FragmentRepair, span: FragmentSpan) -> bool:
-        """Take back an exchange that came too late: whoever emptied its target may have looked at the ledger before. Return False if
-        another program has changed the fragment since."""
-        undo = {span.first_entry_id: tuple(Exchange(one.position, one.new, one.old) for one in machine.exchanges)}
-        refused: dict[int, ReplicationError] = {}
-        self._change(lambda stored: exchanged_together(stored, undo, refused))
-        return not refused
+    def _replace_late(self, one: _Copied) -> bool:
+        """Make copies again whose exchange came too late: whoever emptied their bookie may have looked at the ledger before. The bookies
+        that the fragment had are read, because this one may end at any moment. If no other bookie takes the copies, a bookie that is there
+        keeps its place, and one that is gone gives it back. Return False for that."""
+        before = len(self._report.problems)
+        standing = {exchange.position: exchange.new for exchange in one.machine.exchanges}
+        if self._repair_fragment(one.span, list(one.machine.targets), {}, standing):
+            return True
+        if self._session.store.bookies().registered.issuperset(standing.values()):
+            del self._report.problems[before:]
+            return True
+        for exchange in one.machine.exchanges:
+            undo = {one.span.first_entry_id: (Exchange(exchange.position, exchange.new, exchange.old),)}
+            self._change(partial(exchanged_together, exchanges=undo, refused={}))
+        return False
 
     def _change(self, intent: Callable[[LedgerMetadata], LedgerMetadata | None]) -> None:
         change = MetadataChange(self.ledger_id, self._metadata, self._version, intent, None, self._limits)

@@ -207,13 +207,15 @@ class DecommissionReport:
 @settings
 @dataclass(frozen=True, slots=True)
 class RepairOptions:
-    """The options of a repair. ``lost`` bookies count as gone even if they are registered. ``only_lost``: look at nothing but their
+    """The options of a repair. ``lost`` bookies count as gone even if they are registered, ``spared`` ones as there even if they are not,
+    because they may come back soon: their replicas stay, and the ledger is not complete. ``only_lost``: look at nothing but their
     replicas, and move them out of fragments that store nothing too. ``recover_open`` allows RR-3, which stops a live writer, after
     ``grace_s`` seconds. ``digest_type`` and ``password`` are used where a ledger's metadata stores none (META-15); stored ones are used as
     they are."""
 
     full: bool = False
     lost: frozenset[BookieId] = frozenset()
+    spared: frozenset[BookieId] = frozenset()
     only_lost: bool = False
     recover_open: bool = False
     grace_s: float = 30.0
@@ -237,6 +239,7 @@ class RepairSettings(TypedDict, total=False):
 
     full: bool
     lost: Iterable[BookieId]
+    spared: Iterable[BookieId]
     only_lost: bool
     recover_open: bool
     grace_s: float
@@ -253,4 +256,4 @@ def repair_options(options: Mapping[str, Any]) -> RepairOptions:
     digest_type = options.get("digest_type")
     named = {"digest_type": None if digest_type is None else digest_type_of(digest_type)}
     found = RepairOptions(**{**options, **named})
-    return replace(found, lost=frozenset(found.lost))
+    return replace(found, lost=frozenset(found.lost), spared=frozenset(found.spared))

@@ -365,6 +365,39 @@ def test_decommission_keeps_the_cookie_of_a_bookie_that_still_takes_connections(
     assert report.cookie_deleted and report.runs_at is None
 
 
+def test_decommission_keeps_the_cookie_of_a_bookie_that_goes_on_meanwhile(client: BookKeeper) -> None:
+    """It was frozen, registers again while its end is awaited, and takes a ledger: it is moved off it once more, and not forgotten."""
+    with socket.create_server(("127.0.0.1", 0)) as process:
+        address = process.getsockname()[:2]
+        bookie = f"127.0.0.1:{address[1]}"
+        client.store.write_cookie(bookie, b"5\n", None)
+        taken: list[int] = []
+
+        def goes_on() -> None:
+            client.store.register_bookie(bookie, *address)
+            taken.append(store_ledger(client, opened((bookie, "b:1", "c:1")).closed(-1, 0)))
+
+        thaw = threading.Timer(0.5, goes_on)
+        thaw.start()
+        report = client.decommission_bookie(bookie, wait_s=30.0, delete_cookie=True)
+        thaw.join()
+    assert report.registered and report.writable and not report.cookie_deleted and report.runs_at is None
+    assert bookie in client.store.cookies() and bookie not in client.ledger_metadata(taken[0]).fragments[0].ensemble
+
+
+def test_decommission_forgets_a_bookie_whose_address_no_system_takes(client: BookKeeper) -> None:
+    client.store.write_cookie("bk..cluster:3181", b"5\n", None)
+    assert client.decommission_bookie("bk..cluster:3181", delete_cookie=True).cookie_deleted
+
+
+def test_rr16_a_bookie_that_is_spared_keeps_its_replicas(client: BookKeeper) -> None:
+    """The ledger is not complete, so its mark stays."""
+    ledger_id = store_ledger(client, opened(("away:1", "b:1", "gone:1")).closed(0, 1))
+    report = client.repair_ledger(ledger_id, spared=["away:1", "gone:1"])
+    assert not report.is_complete and client.ledger_metadata(ledger_id).fragments[0].ensemble == ("away:1", "b:1", "gone:1")
+    assert any(problem.startswith("away:1 is away for now") for problem in report.problems)
+
+
 def test_decommission_tells_of_a_bookie_for_whose_process_nobody_could_look(client: BookKeeper) -> None:
     client.store.write_cookie("shelf-1", b"5\n", None)
     report = client.decommission_bookie("shelf-1", delete_cookie=True)
@@ -475,3 +508,39 @@ def test_rr20_copies_on_a_bookie_that_leaves_are_made_elsewhere(
     assert left and now == ("y:1" if spare else "x:1" if leaves == "turns read-only" else "d:1")
     assert report.is_complete is (now != "d:1") and [one.new for one in report.moved] == [now] * report.is_complete
     assert report.is_complete or report.problems == ["no writable bookie can take the place of d:1 in fragment 0"]
+
+
+@pytest.mark.parametrize("registered", [True, False], ids=["turns read-only", "goes"])
+def test_rr20_a_bookie_that_took_the_copies_stays_where_no_other_does(
+    client: BookKeeper, monkeypatch: pytest.MonkeyPatch, registered: bool
+) -> None:
+    """The next one turns out to take none. One that is gone gives its place back to the bookie that had it before."""
+    client.store.register_bookie("d:1", "127.0.0.1", 1, readonly=True)
+    ledger_id = store_ledger(client, replace(opened(("d:1", "b:1", "c:1", "a:1")), ensemble_size=4).closed(-1, 0))
+    target = next(one for one in client.store._mine if getattr(one, "_bookie_id", "") == "x:1")  # type: ignore[attr-defined]
+    changes: list[str] = []
+    original = _Job._change
+
+    def then_leaves(self: _Job, *arguments: Any) -> None:
+        original(self, *arguments)
+        if not changes:
+            client.store.register_bookie("y:1", "127.0.0.1", 1)
+            target.set_readonly(True) if registered else target.close()
+        changes.append("x")
+
+    monkeypatch.setattr(_Job, "_change", then_leaves)
+    monkeypatch.setattr(_Job, "_copy", refuses_after(changes, "y:1", _Job._copy))
+    report = client.repair_ledger(ledger_id, lost=["d:1"], only_lost=True)
+    now = client.ledger_metadata(ledger_id).fragments[0].ensemble[0]
+    assert now == ("x:1" if registered else "d:1") and report.is_complete is registered
+    assert [one.new for one in report.moved] == ["x:1"] * registered
+
+
+def refuses_after(changes: list[str], bookie: str, copy: Any) -> Any:
+    def refuses(self: _Job, machine: Any, span: FragmentSpan) -> None:
+        if changes and bookie in machine.targets.values():
+            machine.failed_bookies[bookie] = "it takes none"
+            raise ReplicationError("it takes none")
+        copy(self, machine, span)
+
+    return refuses
