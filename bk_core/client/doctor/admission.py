@@ -81,10 +81,10 @@ def check_admitted(client: BookKeeper, what: str) -> None:
     random.shuffle(there)
     probes: list[BookieProbe] = []
     for probes in _asked(client, there):
-        if may_begin(sum(probe.answers for probe in probes), len(refusing(probes))):
+        if any(probe.answers for probe in probes):
             return
     refused = refusing(probes)
-    if not refused:  # there is no bookie
+    if may_begin(0, len(refused)):  # nobody answers, or there is nobody
         return
     text = f"{what} does not begin: {told_refusing(refused, len(probes))}, so nothing would be known of the copies there"
     raise (refused[0].refusal or BookieAuthError)(f"{text}; {option_for(client, refused)}", bookie=refused[0].bookie)

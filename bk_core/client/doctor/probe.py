@@ -125,6 +125,8 @@ class _Probing:
             return BookieProbe(self._bookie, FOREIGN, str(error.args[0]) if error.args else "it hangs up", address)
         except OSError as error:
             return BookieProbe(self._bookie, REFUSES, error.strerror or str(error), address)
+        except (ValueError, OverflowError) as error:  # a host or a port that no system takes, such as a name with an empty label
+            return BookieProbe(self._bookie, UNKNOWN_ADDRESS, f"its address cannot be used: {error}", address)
 
     def _ask(self, address: tuple[str, int]) -> BookieProbe:
         times: dict[str, tuple[int, ...]] = {}

@@ -132,6 +132,7 @@ class AutoRecovery:
         self._watch: Watch | None = None
         self._store = client.store.underreplication()
         self._candidate: Candidate = self._store.candidate(socket.gethostname())
+        self._waiting: frozenset[BookieId] = frozenset()  # bookies that are away and not lost yet
         self._addresses: dict[BookieId, tuple[str, int]] = {}
         self._lost = LostBookies(int(self._options.again_s * NS))
         self._queue = RepairQueue(int(self._options.grace_s * NS))
@@ -233,23 +234,28 @@ class AutoRecovery:
     # --- the auditor -------------------------------------------------------------------------------------------------
 
     def _audit_turn(self) -> None:
-        if not self._leads() or self._store.is_disabled():
+        """Look which bookies are away, and mark what lost ones have if this is the auditor. Workers leave those alone that are not lost
+        yet, on every host."""
+        leads = self._leads()
+        if self._store.is_disabled():
             return
         self._client.store.check_cluster()
         view, now_ns = self._client.store.bookies(), time.monotonic_ns()
         self._remember(view)
         audit = self._lost.look(self._client.store.cookies(), view.registered, self._delay_ns(), now_ns)
-        if running := self._running(self._lost.to_ask(audit.lost)):
-            self._lost.answered(running, now_ns)
-            audit = replace(audit, lost=audit.lost.difference(running))
+        running = frozenset(self._running(self._lost.to_ask(audit.lost)))
+        lost, self._waiting = audit.lost - running, audit.waiting | running
+        if running:
+            self._lost.answered(running, time.monotonic_ns())
+            lost -= self._client.store.bookies().registered  # while they were asked, some may have registered
+        if leads and running:
             who, have = ("is", "has") if len(running) == 1 else ("are", "have")
-            text = f"{', '.join(running)} {who} not registered, may run all the same, and {have} a minute to register again"
-            self._say(RecoveryEvent("spared", text, bookies=tuple(running)))
-        if audit.lost:
-            named = ", ".join(sorted(audit.lost))
-            self._say(RecoveryEvent("lost", f"lost: {named}", bookies=tuple(sorted(audit.lost))))
-            if self._mark_all(audit.lost):
-                self._lost.marked(audit.lost, now_ns)
+            text = f"{', '.join(sorted(running))} {who} not registered, may run all the same, and {have} a minute to register again"
+            self._say(RecoveryEvent("spared", text, bookies=tuple(sorted(running))))
+        if leads and lost:
+            self._say(RecoveryEvent("lost", f"lost: {', '.join(sorted(lost))}", bookies=tuple(sorted(lost))))
+            if self._mark_all(lost):
+                self._lost.marked(lost, now_ns)
             self._repair_now.set()
 
     def _remember(self, view: BookieView) -> None:
@@ -319,7 +325,7 @@ class AutoRecovery:
         for ledger_id in self._ids():
             if not self._is_elected:
                 return  # the next auditor begins anew
-            away = known - self._client.bookies().registered
+            away = known - self._client._session.bookies().registered
             try:
                 report = check_ledger(self._client, ledger_id, options)
             except (LedgerError, MetadataFormatError, OperationTimeoutError) as error:
@@ -328,7 +334,7 @@ class AutoRecovery:
             seen += 1
             refused |= dict.fromkeys(report.not_admitting)
             unknown += bool(report.not_admitting)
-            away |= known - self._client.bookies().registered
+            away |= known - self._client._session.bookies().registered
             if bad := _in_need(report, away):
                 self._store.mark(ledger_id, bad, self._now_ms())
                 marked += 1
@@ -398,7 +404,9 @@ class AutoRecovery:
     def _repair_one(self, ledger_id: int) -> Ended:
         recovers = self._queue.recovers(ledger_id, time.monotonic_ns())
         try:
-            report = repair_ledger(self._client, ledger_id, replace(self._repair, recover_open=recovers))
+            mark = self._store.mark_of(ledger_id)
+            spared = self._waiting.difference(() if mark is None else mark.replicas)
+            report = repair_ledger(self._client, ledger_id, replace(self._repair, recover_open=recovers, spared=spared))
         except NoSuchLedgerError:
             return Ended.DONE  # and its mark is taken away
         if report.locked_by:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +17,11 @@ from bk_core.bookie.door import Door
 from bk_core.bookie.embedded import BookieOptions, EmbeddedBookie
 from bk_core.client.doctor import admission
 from bk_core.client.doctor.admission import check_admitted, refusal_told
-from bk_core.errors import BookieAuthError
+from bk_core.client.doctor.probe import NOT_ADMITTED, BookieProbe
+from bk_core.config import ClientConfig
+from bk_core.errors import BookieAuthError, BookieSecurityError
 from bk_core.metadata import open_store
+from bk_core.metadata.store import BookieView
 
 
 @dataclass
@@ -73,3 +77,18 @@ def test_a_bookie_that_is_down_admits_nobody(world: World) -> None:
     told = refusal_told(world.client, {world.open.bookie_id})
     assert told.startswith(f"1 bookie refused this client, and {world.open.bookie_id} does not answer now (nothing listens there)")
     assert "2 bookies do not admit this client (" in refusal_told(world.client, {world.open.bookie_id, second})
+
+
+def test_silent_bookies_do_not_end_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RR-19: the first round of bookies is silent, and all that answer refuse."""
+    bookies = [f"b{number}:1" for number in range(3 * admission.ASKED_MAX)]
+    silent = set(bookies[: admission.ASKED_MAX])
+
+    def probed(_client: object, asked: list[str]) -> dict[str, BookieProbe]:
+        return {one: BookieProbe(one, "silent" if one in silent else NOT_ADMITTED, "no") for one in asked}
+
+    monkeypatch.setattr(admission, "probe_bookies", probed)
+    monkeypatch.setattr(random, "shuffle", lambda order: order.sort(key=lambda one: one not in silent))
+    stranger: Any = SimpleNamespace(bookies=lambda: BookieView(tuple(bookies), ()), config=ClientConfig("memory://x"))
+    with pytest.raises(BookieSecurityError, match="auto-recovery does not begin: 32 of 48 bookies do not admit this client"):
+        check_admitted(stranger, "auto-recovery")

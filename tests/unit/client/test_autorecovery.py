@@ -207,6 +207,19 @@ def test_a_bookie_with_an_id_of_its_own_is_asked_where_it_was(client: BookKeeper
     assert [event.kind for event in told if event.bookies == ("shelf",)][0] == ("lost" if known else "spared")
 
 
+@pytest.mark.parametrize("stray", ["bk..cluster:3181", f"{'x' * 70}:3181"], ids=["empty label", "long label"])
+def test_a_stray_cookie_stops_no_auditor(client: BookKeeper, stray: str) -> None:
+    """No system takes such a host; whoever is really lost is marked all the same."""
+    for bookie in ("a:1", "b:1"):
+        client.store.register_bookie(bookie, "127.0.0.1", 1)
+    client.store.write_cookie(stray, b"5\n", None)
+    client.store.write_cookie("127.0.0.1:2", b"5\n", None)
+    told: list[RecoveryEvent] = []
+    with client.auto_recovery(QUICK, on_event=told.append):
+        until(lambda: any("127.0.0.1:2" in event.bookies for event in told if event.kind == "lost"))
+    assert not [event for event in told if event.kind == "trouble"]
+
+
 def until(holds: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not holds():
