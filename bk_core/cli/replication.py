@@ -404,8 +404,8 @@ def _say_still_named(report: DecommissionReport) -> None:
 
 def _what_next(report: DecommissionReport, delete_cookie: bool) -> str:
     if report.cookie_deleted:
-        unseen = "; nobody could look whether its process has ended, because its id is no address: see that it has"
-        return f"its cookie is deleted: it cannot start again on its old data{'' if report.looked else unseen}"
+        unseen = f"; see that its process has ended, because nobody could tell: {report.unseen}" if report.unseen else ""
+        return f"its cookie is deleted: it cannot start again on its old data{unseen}"
     again = f"then run `bk bookie decommission {report.bookie} --delete-cookie`"
     if report.writable:
         return f"it is still writable, so new ledgers may be placed on it at any time: stop it now, {again}"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bk_core.client.inspect import found_ledgers
 from bk_core.client.repair.jobs import repair_if_there
 from bk_core.client.repair.report import DecommissionReport, RepairOptions, StillNamed
-from bk_core.display.words import counted
+from bk_core.display.words import counted, host_port
 from bk_core.errors import (
     BookieUnavailableError,
     InvalidArgumentError,
@@ -61,50 +62,78 @@ def decommission_bookie(
     options = replace(options, lost=options.lost | {bookie}, only_lost=True)
     report = DecommissionReport(bookie)
     deadline = time.monotonic() + wait_s
-    address = _address(client, bookie)
+    process = _Process(client, bookie)
     with client._session.without(bookie):
         _drain(client, report, options, on_ledger, deadline, known=False)
+        process.is_registered()  # it may have moved meanwhile
         if delete_cookie and report.is_complete and report.registered and time.monotonic() < deadline:
             if on_empty is not None:
                 on_empty()
-            _await_stop(client, bookie, deadline)
+            _await_stop(process, deadline)
             _drain(client, report, options, on_ledger, deadline)  # it may have been writable for a moment
         if delete_cookie and report.is_complete and not report.registered:
-            report.looked = address is not None
-            if _takes_connections(address):
-                report.runs_at = _await_end(client, bookie, address, max(deadline, time.monotonic() + ENDS_S))
+            if process.takes_connections():
+                report.runs_at = _await_end(process, max(deadline, time.monotonic() + ENDS_S))
                 _drain(client, report, options, on_ledger, deadline)  # one that was frozen may have gone on, and taken ledgers
+            report.unseen = process.unseen
             if report.is_complete and not report.registered and report.runs_at is None:
                 report.cookie_deleted = client.delete_cookie(bookie)
     return report
 
 
-def _await_end(client: BookKeeper, bookie: BookieId, address: tuple[str, int] | None, ends: float) -> tuple[str, int] | None:
+class _Process:
+    """The process of a bookie, as far as others see it. ``address`` is where the bookie was registered last; ``unseen`` is the reason why
+    nobody can tell whether it has ended, "" where that is known."""
+
+    def __init__(self, client: BookKeeper, bookie: BookieId) -> None:
+        self.client, self.bookie = client, bookie
+        self.address: tuple[str, int] | None = None
+        self.unseen = "its id is no address"
+        self.is_registered()
+        if self.address is None:
+            with suppress(BookieUnavailableError):
+                self.address = client.store.resolve(bookie)
+
+    def is_registered(self) -> bool:
+        """Return True if it is registered now, and note where."""
+        there = self.bookie in self.client.store.bookies().registered
+        if there:
+            with suppress(BookieUnavailableError):
+                self.address = self.client.store.resolve(self.bookie)
+        return there
+
+    def takes_connections(self) -> bool:
+        """Return True if the system at the address takes a connection, as it does for a process that is stopped by a signal. Only a refusal
+        proves that the process has ended, or another bookie that is registered there."""
+        if self.address is None:
+            return False
+        try:
+            socket.create_connection(self.address, CONNECT_S).close()
+        except ConnectionRefusedError:
+            self.unseen = ""
+            return False
+        except (OSError, ValueError, OverflowError) as error:
+            self.unseen = f"nothing answers at {host_port(*self.address)} ({error}), as where a host is cut off"
+            return False
+        self.unseen = ""
+        return not self._is_anothers()
+
+    def _is_anothers(self) -> bool:
+        for other in self.client.store.bookies().registered - {self.bookie}:
+            with suppress(BookieUnavailableError):
+                if self.client.store.resolve(other) == self.address:
+                    return True
+        return False
+
+
+def _await_end(process: _Process, ends: float) -> tuple[str, int] | None:
     """Wait until nothing takes connections at the address, and return None, or the address if something still does at ``ends``. A bookie
     that registers again is not waited for."""
-    while (runs := _takes_connections(address)) and time.monotonic() < ends:
-        if bookie in client.store.bookies().registered:
+    while (runs := process.takes_connections()) and time.monotonic() < ends:
+        if process.is_registered():
             return None
         time.sleep(ENDS_POLL_S)
-    return address if runs else None
-
-
-def _address(client: BookKeeper, bookie: BookieId) -> tuple[str, int] | None:
-    try:
-        return client.store.resolve(bookie)
-    except BookieUnavailableError:
-        return None
-
-
-def _takes_connections(address: tuple[str, int] | None) -> bool:
-    """Return True if the system at the address takes a connection, as it does for a process that is stopped by a signal."""
-    if address is None:
-        return False
-    try:
-        socket.create_connection(address, CONNECT_S).close()
-    except (OSError, ValueError, OverflowError):  # of hosts that no system takes
-        return False
-    return True
+    return process.address if runs else None
 
 
 def check_room(client: BookKeeper, bookie: BookieId) -> None:
@@ -152,15 +181,14 @@ def _drain(
     report.writable, report.registered = bookie in view.writable, bookie in view.registered
 
 
-def _await_stop(client: BookKeeper, bookie: BookieId, deadline: float) -> None:
+def _await_stop(process: _Process, deadline: float) -> None:
     """Wait until a bookie is registered no more, or the time is over."""
     changed = Flag()
-    watch = client.store.watch_bookies(lambda _: changed.set())
+    watch = process.client.store.watch_bookies(lambda _: changed.set())
     try:
         while (left_s := deadline - time.monotonic()) > 0:
             changed.clear()
-            view = client.store.bookies()
-            if bookie not in view.registered:
+            if not process.is_registered():
                 return
             changed.wait(min(5.0, left_s))
     finally:

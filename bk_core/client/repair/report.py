@@ -157,8 +157,8 @@ class DecommissionReport:
     """The result of a decommission. ``still_named`` comes from a look at all ledgers after the last repair. ``changes`` are the repairs
     that changed something, ``in_vain`` is the last repair of each ledger that stayed incomplete. ``writable``: the bookie takes new
     ledgers, so there may be more. ``runs_at``: host and port where something still takes connections although the bookie is registered no
-    more: its process may be frozen, or cut off from the metadata store, so its cookie was not deleted. ``looked`` is False if nobody could
-    look for such a process, because the bookie was not registered and its id is no address."""
+    more: its process may be frozen, or cut off from the metadata store, so its cookie was not deleted. ``unseen`` is the reason why
+    nobody can tell whether the process of a bookie whose cookie was deleted has ended, "" where that is known."""
 
     bookie: BookieId
     changes: list[RepairReport] = field(default_factory=list)
@@ -168,7 +168,7 @@ class DecommissionReport:
     writable: bool = False
     cookie_deleted: bool = False
     runs_at: tuple[str, int] | None = None
-    looked: bool = True
+    unseen: str = ""
 
     def __repr__(self) -> str:
         done = f"{counted(len(self.changes), 'repair')}, still named by {counted(len(self.still_named), 'ledger')}"

@@ -229,10 +229,10 @@ def test_decommission_says_what_to_do_next(client: Client, capsys: pytest.Captur
     assert cli.run(["bookie", "decommission", "c:1", "--delete-cookie", "--yes", "--wait", "3"]) == 0
     assert capsys.readouterr().out.endswith("it cannot start again on its old data\n")
     assert client.options["delete_cookie"] is True and client.options["wait_s"] == 3.0
-    client.decommission.looked = False
+    client.decommission.unseen = "its id is no address"
     assert cli.run(["bookie", "decommission", "c:1", "--delete-cookie", "--yes"]) == 0
-    assert "nobody could look whether its process has ended" in capsys.readouterr().out
-    client.decommission.looked = True
+    assert "see that its process has ended, because nobody could tell: its id is no address" in capsys.readouterr().out
+    client.decommission.unseen = ""
     client.decommission.cookie_deleted = False
     assert cli.run(["bookie", "decommission", "c:1", "--delete-cookie", "--yes"]) == 0
     assert "it had no cookie" in capsys.readouterr().out

@@ -387,7 +387,26 @@ def test_decommission_keeps_the_cookie_of_a_bookie_that_goes_on_meanwhile(client
 
 def test_decommission_forgets_a_bookie_whose_address_no_system_takes(client: BookKeeper) -> None:
     client.store.write_cookie("bk..cluster:3181", b"5\n", None)
-    assert client.decommission_bookie("bk..cluster:3181", delete_cookie=True).cookie_deleted
+    report = client.decommission_bookie("bk..cluster:3181", delete_cookie=True)
+    assert report.cookie_deleted and report.unseen.startswith("nothing answers at bk..cluster:3181")
+
+
+def test_decommission_takes_no_other_bookie_for_the_one_it_forgets(client: BookKeeper) -> None:
+    """Another one has got the address of a bookie that moved before it was stopped."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = taken.getsockname()[:2]
+        registration = client.store.register_bookie("shelf-1", "127.0.0.1", 2, readonly=True)
+        client.store.write_cookie("shelf-1", b"5\n", None)
+
+        def moves_and_ends() -> None:
+            nonlocal registration
+            registration.close()
+            registration = client.store.register_bookie("shelf-1", *address, readonly=True)
+            registration.close()
+            client.store.register_bookie("shelf-2", *address)
+
+        report = client.decommission_bookie("shelf-1", wait_s=30.0, delete_cookie=True, on_empty=moves_and_ends)
+    assert report.cookie_deleted and report.runs_at is None
 
 
 def test_rr16_a_bookie_that_is_spared_keeps_its_replicas(client: BookKeeper) -> None:
@@ -401,9 +420,9 @@ def test_rr16_a_bookie_that_is_spared_keeps_its_replicas(client: BookKeeper) -> 
 def test_decommission_tells_of_a_bookie_for_whose_process_nobody_could_look(client: BookKeeper) -> None:
     client.store.write_cookie("shelf-1", b"5\n", None)
     report = client.decommission_bookie("shelf-1", delete_cookie=True)
-    assert report.cookie_deleted and not report.looked
+    assert report.cookie_deleted and report.unseen == "its id is no address"
     client.store.write_cookie("127.0.0.1:2", b"5\n", None)
-    assert client.decommission_bookie("127.0.0.1:2", delete_cookie=True).looked
+    assert client.decommission_bookie("127.0.0.1:2", delete_cookie=True).unseen == ""
 
 
 def test_decommission_waits_for_writers_to_move_on(client: BookKeeper, emptied: str) -> None:
