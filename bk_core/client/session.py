@@ -251,6 +251,9 @@ class Session:
     def _tell_of_bookies(self, gone: Collection[BookieId], back: Collection[BookieId], came: frozenset[BookieId]) -> None:
         """Tell all whom it concerns that registrations are ``gone`` or ``back``, and that bookies ``came`` which may be written to."""
         self._refusals.over(*gone)
+        self._resolver.gone(gone)
+        for bookie in back if self._links else ():
+            self.metadata_call(partial(self.store.resolve, bookie), partial(self._came_at, bookie))
         self._suspects.probe()
         self._look_for_moved()
         self._look_names_up(back)
@@ -408,6 +411,14 @@ class Session:
             for link in [link for key, link in self._links.items() if key[0] == bookie]:
                 if link.moved(address):
                     self._moved_ns[bookie] = self.reactor.now_ns()
+
+    def _came_at(self, bookie: BookieId, address: tuple[str, int] | None, error: Exception | None) -> None:
+        """End connections of other bookies to the address at which a bookie has registered. They lead to it by now, and it would take their
+        entries: the protocol does not say which bookie answers (LINK-4)."""
+        if address is not None:
+            self._resolver.came(bookie, address)
+            for link in [link for link in self._links.values() if link.bookie != bookie]:
+                link.given_away(address, bookie)
 
     def _look_names_up(self, back: Collection[BookieId]) -> None:
         """Look the names of bookies up that are registered again: whoever started one elsewhere may have kept its name (LINK-4)."""

@@ -27,6 +27,7 @@ from bk_core.net.names import Address
 from bk_core.net.outstanding import Answer, Waiting
 from bk_core.net.receiving import WHOLE_BYTES
 from bk_core.net.sent_adds import SentAdds
+from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.ledger.run import PackedAdds
 from bk_core.protocol.link import CUTS_MAX, Patience
 from bk_core.protocol.wire import connection
@@ -131,6 +132,11 @@ class BookieLink(ConnectingLink):
         if self._connected or self._connecting:
             self._drop(Status.UNAVAILABLE, f"the bookie moved to {host_port(*address)}", backoff=False)
         return True
+
+    def given_away(self, address: tuple[str, int], bookie: BookieId) -> None:
+        """Learn that another ``bookie`` has registered at ``address`` (LINK-4)."""
+        if self.address == address and self._socket is not None:
+            self._drop(Status.UNAVAILABLE, f"{host_port(*address)} is the address of bookie {bookie} now")
 
     def renamed(self, name: tuple[str, int], found: Sequence[Address]) -> bool:
         """Learn that the bookie's ``name``, a host and a port, has the addresses ``found``. Return True if the link is connected to another

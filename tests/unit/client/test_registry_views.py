@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from types import SimpleNamespace
 
@@ -43,12 +44,16 @@ class Told:
         self.bookie, self.address = bookie, None
         self.returns = 0
         self.came: list[frozenset[str]] = []
+        self.lost: list[tuple[tuple[str, int], str]] = []
 
     def returned(self) -> None:
         self.returns += 1
 
     def moved(self, _address: object) -> bool:
         return False
+
+    def given_away(self, address: tuple[str, int], bookie: str) -> None:
+        self.lost.append((address, bookie))
 
     def feed(self, event: BookiesChanged) -> None:
         self.came.append(event.came)
@@ -122,3 +127,34 @@ def test_racks_of_bookies_that_registered_anew_are_looked_for_anew(session: Sess
     session._bookies_changed(BookieView((FIRST, SECOND), (THIRD,), frozenset({FIRST})))
     assert told == [{FIRST, SECOND, THIRD}, {SECOND, THIRD}, {FIRST, SECOND, THIRD}]
     session.racks = None
+
+
+def test_an_address_is_that_of_the_bookie_that_registered_there_last(store: Slow, session: Session) -> None:
+    """LINK-4: the registration of a dead bookie stands for a while, and its address may be another one's by then, which would take its
+    entries."""
+    registered = store.register_bookie("shelf-0", "10.0.0.7", 1)
+    link = Told("shelf-0")
+    on_reactor(session, lambda: session._links.update({("shelf-0", "data", 0): link}))  # type: ignore[dict-item]
+    assert resolved(session, "shelf-0") == (("10.0.0.7", 1), "")
+    newer = store.register_bookie("shelf-3", "10.0.0.7", 1)
+    until(lambda: link.lost == [(("10.0.0.7", 1), "shelf-3")])
+    address, problem = resolved(session, "shelf-0")
+    assert address is None and problem == "bookie shelf-3 has registered at 10.0.0.7:1, so bookie shelf-0 is not there any more"
+    assert resolved(session, "shelf-3")[0] == ("10.0.0.7", 1)
+    newer.close()
+    assert resolved(session, "shelf-0")[0] == ("10.0.0.7", 1)
+    registered.close()
+    on_reactor(session, session._links.clear)
+
+
+def resolved(session: Session, bookie: str) -> tuple[object, str]:
+    found: Future[tuple[object, str]] = Future()
+    session.reactor.post(lambda: session._resolver.resolve(bookie, lambda *answer: found.set_result(answer)))  # type: ignore[arg-type]
+    return found.result(30)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
