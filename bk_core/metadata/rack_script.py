@@ -103,6 +103,8 @@ class RackScript:
     def _started(self, command: list[str]) -> subprocess.Popen[bytes]:
         try:
             return self._popen(command)
+        except ValueError as error:  # no system call takes such an argument
+            raise _ScriptFailed(f"it cannot be run: {error}") from None
         except OSError as error:
             if error.errno != errno.ENOEXEC:
                 raise _ScriptFailed(f"it cannot be run: {error.strerror}") from None
@@ -272,11 +274,16 @@ class ScriptedRacks:
                 failed[bookie] = str(error.args[0])
             if away:
                 failed[bookie] = away
-            elif hosts.get(bookie, "").startswith("-"):  # which a script may take for an option
+            elif _is_no_host(hosts.get(bookie, "")):
                 failed[bookie] = f"bookie {bookie} is registered with {brief(hosts.pop(bookie))}, which is no host"
         found = addresses_of(set(hosts.values()), self._lookup, lambda: self._script.is_closed)
         failed |= {one: f"the name {host} was not looked up within {NAMES_S:g} s" for one, host in hosts.items() if host not in found}
         return {bookie: found[host] for bookie, host in hosts.items() if host in found}, failed
+
+
+def _is_no_host(host: str) -> bool:
+    """Return True for what a script may take for an option, and for what cannot be an argument."""
+    return host.startswith("-") or "\0" in host
 
 
 def _tell_left_out(bookies: Collection[BookieId]) -> None:

@@ -271,13 +271,20 @@ class Unreachable(MemoryStore):
         raise MetadataUnavailableError("nobody answers")
 
 
-def test_a_host_that_looks_like_an_option_is_not_given_to_it(store: MemoryStore, script: Script) -> None:
-    store.register_bookie("sly", "-rf", 3181)
+@pytest.mark.parametrize("host", ["-rf", "10.0.0.9\0", "a\0b"])
+def test_a_host_that_is_an_option_or_no_argument_is_not_given_to_it(store: MemoryStore, script: Script, host: str) -> None:
+    store.register_bookie("sly", host, 3181)
     racks = racks_of(store, script)
     racks.bookies_changed(["b1", "sly"])
     racks.settle()
     assert len(script.calls) == 1 and "no host" in racks.problem and racks.topology().rack_of("sly") == "/default-rack"
+    assert places(racks) == ["/rack-1", "/rack-2", "/rack-3"]
     racks.close()
+
+
+def test_what_no_process_can_be_given_is_a_failed_run(script: Script) -> None:
+    found, problem = asked(script, "10.0.0.1", "a\0b")
+    assert not found and problem == "it cannot be run: embedded null byte" and script.calls == []
 
 
 def test_where_it_fails_bookies_are_in_the_default_rack_and_one_line_says_so(
