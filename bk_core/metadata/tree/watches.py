@@ -223,6 +223,7 @@ class BookiesWatch(_KeptWatch):
         self._callback: Callable[[BookieView], None] | None = callback
         self._seen: BookieView | None = None
         self._changed: deque[BookieId] = deque()
+        self._due = False  # a look that has not begun: it sees whatever happens until then
 
     def start(self) -> None:
         view, callback = self._probe(self._on_event), self._callback
@@ -232,6 +233,7 @@ class BookiesWatch(_KeptWatch):
         self._keeper.look_at(self)
 
     def look(self) -> None:
+        self._due = False  # before all else, so that what happens during the look leads to another one
         if self._cancelled or self._seen is None:
             return
         changed = {self._changed.popleft() for _ in range(len(self._changed))}
@@ -248,8 +250,13 @@ class BookiesWatch(_KeptWatch):
 
     def registration_changed(self, bookie: BookieId) -> None:
         """Note that a registration was changed or is gone, and look. Any thread."""
-        self._changed.append(bookie)
+        self._changed.append(bookie)  # before it is asked if a look is due, which takes it along
         self._on_event(None)
+
+    def _on_event(self, event: Any) -> None:
+        if not self._due:
+            self._due = True
+            super()._on_event(event)
 
     def cancel(self) -> None:
         super().cancel()
