@@ -34,7 +34,7 @@ from bk_core.errors import (
 )
 from bk_core.metadata.rack_script import RackScript, ScriptedRacks
 from bk_core.metadata.racks import RackMap
-from bk_core.metadata.store import BookieView, MetadataStore, Watch
+from bk_core.metadata.store import BookieView, MetadataStore, RegistryWatch
 from bk_core.metrics.client import ClientCounts
 from bk_core.net.link import BookieLink
 from bk_core.net.local_resources import shortage_now, shortage_text
@@ -63,7 +63,6 @@ T = TypeVar("T")
 
 METADATA_THREADS = 4
 CLOSE_S = 10.0
-REFRESHES_MAX = 3  # looks at the registered bookies that the watch overtakes; after that it has brought what is newer
 MOVED_LATELY_NS = 60_000_000_000  # a read takes less, and one that is asked again in vain does it once
 # The statuses of an operation that lacks connections.
 BEHIND_A_SHORTAGE = (ReadError, RecoveryFailedError, NotEnoughBookiesError, AddQuorumTimeoutError, WriteFailedError, OperationTimeoutError)
@@ -151,7 +150,7 @@ class Session:
         self._on_bookies: dict[Informed, None] = {}
         self.adds = AddWindow(config.limits.unretired_entries_max, self.counts.add_wait_seconds)
         self._read_gauges()
-        self._watch: Watch | None = None
+        self._watch: RegistryWatch | None = None
         try:
             self._watch = store.watch_bookies(self._bookies_changed)
             self._settle_racks()
@@ -281,15 +280,10 @@ class Session:
         return self._view
 
     def refresh_bookies(self) -> None:
-        """Look at the registered bookies now, because the watch may be a moment behind. What the watch brought meanwhile may be newer, and
-        stays."""
-        for _ in range(REFRESHES_MAX):
-            seen = self._views
-            view = self.store.bookies()
-            with self._view_lock:
-                if self._views == seen:
-                    self._bookies_changed(view)
-                    break
+        """Look at the registered bookies now, because the watch may be a moment behind. It is a look of the watch, which alone knows what
+        was told."""
+        if self._watch is not None:
+            self._watch.refresh()
 
     def note_answer(self, bookie: BookieId, status: Status) -> None:
         """Note the answer of a bookie for the quarantine (CR-2). Reactor thread."""

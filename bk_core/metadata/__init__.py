@@ -17,7 +17,7 @@ from bk_core.metadata.access import (
     zookeeper_auth_of,
 )
 from bk_core.metadata.memory import MemoryStore
-from bk_core.metadata.store import BookieView, MetadataStore, Registration, Version, Versioned, Watch
+from bk_core.metadata.store import BookieView, MetadataStore, Registration, RegistryWatch, Version, Versioned, Watch
 from bk_core.metadata.uri import APACHE, StoreUri, joined_hosts, parse
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "MetadataStore",
     "MetadataTls",
     "Registration",
+    "RegistryWatch",
     "Version",
     "Versioned",
     "Watch",

@@ -12,7 +12,7 @@ from typing import Any
 
 from bk_core.background import BackgroundLoop
 from bk_core.errors import CLIENT_CLOSED, BkError, ClientClosedError, ClusterChangedError
-from bk_core.metadata.store import BookieView, MetadataStore, Versioned, Watch, changed_cluster
+from bk_core.metadata.store import BookieView, MetadataStore, RegistryWatch, Versioned, Watch, changed_cluster
 from bk_core.metrics.client import MetadataCounts
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.session.on_demand import OnDemand
@@ -172,7 +172,7 @@ class LazyStore:
         self.know({bookie_id: found})
         return found
 
-    def watch_bookies(self, callback: Callable[[BookieView], None]) -> Watch:
+    def watch_bookies(self, callback: Callable[[BookieView], None]) -> RegistryWatch:
         watched = _BookiesWatch(callback)
         with self._opening:
             with self._lock:
@@ -180,7 +180,12 @@ class LazyStore:
                 store = self._store
             if store is not None:
                 watched.begin(store)
-        return _Forgotten(partial(self._forget, watched))
+        return _ForgottenBookies(partial(self._forget, watched), partial(self._refresh, watched))
+
+    def _refresh(self, watched: _BookiesWatch) -> None:
+        if not watched.over:
+            with self._used():
+                watched.refresh()
 
     def _forget(self, watched: _BookiesWatch) -> None:
         with self._lock:
@@ -247,21 +252,26 @@ class _BookiesWatch:
 
     def __init__(self, callback: Callable[[BookieView], None]) -> None:
         self._callback = callback
-        self._watch: Watch | None = None  # of the session that there is, or of the last one
-        self._over = False
+        self._watch: RegistryWatch | None = None  # of the session that there is, or of the last one
+        self.over = False
 
     def begin(self, store: MetadataStore) -> None:
         """Watch in a new session."""
         self._watch = store.watch_bookies(self._tell)
-        if self._over:  # it was ended meanwhile
+        if self.over:  # it was ended meanwhile
             self._watch.cancel()
 
     def _tell(self, found: BookieView) -> None:
-        if not self._over:
+        if not self.over:
             self._callback(found)
 
+    def refresh(self) -> None:
+        """Look now. The caller keeps the session."""
+        if self._watch is not None:
+            self._watch.refresh()
+
     def end(self) -> None:
-        self._over = True
+        self.over = True
         if self._watch is not None:
             self._watch.cancel()
 
@@ -276,3 +286,11 @@ class _Forgotten:
         cancel, self._cancel = self._cancel, None
         if cancel is not None:
             cancel()
+
+
+class _ForgottenBookies(_Forgotten):
+    """A watch of the bookies that is cancelled once."""
+
+    def __init__(self, cancel: Callable[[], None], refresh: Callable[[], None]) -> None:
+        super().__init__(cancel)
+        self.refresh = refresh

@@ -22,7 +22,7 @@ from bk_core.errors import (
 )
 from bk_core.metadata import paths
 from bk_core.metadata.service_info import address_of, bookie_service_info, check_bookie_id, check_nobodys, encode_service_info
-from bk_core.metadata.store import BookieView, Registration, Version, Versioned, Watch, changed_cluster
+from bk_core.metadata.store import BookieView, Registration, RegistryWatch, Version, Versioned, Watch, changed_cluster
 from bk_core.metadata.underreplication import MemoryUnderreplication, MemoryUnderreplicationState, UnderreplicationStore
 from bk_core.metrics.client import MetadataCounts
 from bk_core.protocol.ledger.metadata import BookieId
@@ -152,9 +152,9 @@ class MemoryStore:
     def unregistered(self) -> str:
         return ""
 
-    def watch_bookies(self, callback: Callable[[BookieView], None]) -> Watch:
-        watch = self._watch(_BOOKIES, lambda: callback(self.bookies()))
-        callback(self.bookies())
+    def watch_bookies(self, callback: Callable[[BookieView], None]) -> RegistryWatch:
+        watch = _MemoryBookiesWatch(self.bookies, callback)
+        watch.begin(self._watch(_BOOKIES, watch.tell))
         return watch
 
     def resolve(self, bookie_id: BookieId) -> tuple[str, int]:
@@ -386,6 +386,42 @@ class _MemoryRegistration:
 
     def cancel(self) -> None:
         self.close()
+
+
+class _MemoryBookiesWatch:
+    """Tells of the bookies, one thread after the other, so that no view comes behind a newer one."""
+
+    def __init__(self, bookies: Callable[[], BookieView], callback: Callable[[BookieView], None]) -> None:
+        self._bookies, self._callback = bookies, callback
+        self._lock = RLock()
+        self._seen: BookieView | None = None
+        self._watch: Watch | None = None
+        self._cancelled = False
+
+    def begin(self, watch: Watch) -> None:
+        self._watch = watch
+        self.refresh()
+
+    def tell(self) -> None:
+        """Tell of a change. It is told also if nothing differs, because a bookie may have gone and come back."""
+        self._look(even_if_same=True)
+
+    def refresh(self) -> None:
+        self._look(even_if_same=False)
+
+    def _look(self, even_if_same: bool) -> None:
+        with self._lock:
+            if self._cancelled:
+                return
+            view = self._bookies()
+            if even_if_same or view != self._seen:
+                self._seen = view
+                self._callback(view)
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        if self._watch is not None:
+            self._watch.cancel()
 
 
 def _notify(world: _World, key: str) -> None:

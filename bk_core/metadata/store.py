@@ -75,6 +75,14 @@ class Watch(Protocol):
         """Stop calling the callback. A call that is under way may still end. Idempotent."""
 
 
+class RegistryWatch(Watch, Protocol):
+    """A watch of the registered bookies. It calls back on one thread at a time, and with views in the order in which it saw them."""
+
+    def refresh(self) -> None:
+        """Look at the registered bookies now, and call back if they differ from those that were told last. It raises what ``bookies``
+        raises, and does nothing once the watch is cancelled."""
+
+
 class Registration(Protocol):
     """The registration of a running bookie. It registers again after a lost session."""
 
@@ -156,7 +164,7 @@ class MetadataStore(Protocol):
     def unregistered(self) -> str:
         """Return why a bookie that serves may have no registration in this cluster, for messages; "" where one without it is down."""
 
-    def watch_bookies(self, callback: Callable[[BookieView], None]) -> Watch:
+    def watch_bookies(self, callback: Callable[[BookieView], None]) -> RegistryWatch:
         """Call ``callback`` at once, then after each change, and when bookies registered ``anew``; from any thread."""
 
     def resolve(self, bookie_id: BookieId) -> tuple[str, int]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import tee
 from threading import RLock
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from bk_core.errors import (
     BookieUnavailableError,
@@ -28,7 +28,7 @@ from bk_core.errors import (
 )
 from bk_core.metadata import paths
 from bk_core.metadata.service_info import address_of, bookie_service_info, check_bookie_id, check_nobodys, encode_service_info
-from bk_core.metadata.store import BookieView, Registration, Version, Versioned, Watch
+from bk_core.metadata.store import BookieView, Registration, RegistryWatch, Version, Versioned, Watch
 from bk_core.metadata.tree.cluster import ClusterAtRoot, LogRoot
 from bk_core.metadata.tree.connected import KNOWN_ADDRESS_S, STOP_S, Connected
 from bk_core.metadata.tree.ids import LedgerIds
@@ -43,6 +43,7 @@ from bk_core.protocol.ledger.metadata_codec import is_bookie_id
 from bk_core.threads import is_ending
 
 CLOCK_KEPT_S = 5.0
+W = TypeVar("W", BookiesWatch, NodeWatch)
 
 
 class TreeStore(ABC):
@@ -201,7 +202,7 @@ class TreeStore(ABC):
     def unregistered(self) -> str:
         return ""
 
-    def watch_bookies(self, callback: Callable[[BookieView], None]) -> Watch:
+    def watch_bookies(self, callback: Callable[[BookieView], None]) -> RegistryWatch:
         return self._started(BookiesWatch(self._keeper, self._bookies, callback))
 
     def resolve(self, bookie_id: BookieId) -> tuple[str, int]:
@@ -457,7 +458,7 @@ class TreeStore(ABC):
     def _watch(self, path: str, callback: Callable[[], None]) -> Watch:
         return self._started(NodeWatch(self._keeper, self._arms, path, self._stamp, callback))
 
-    def _started(self, watch: BookiesWatch | NodeWatch) -> Watch:
+    def _started(self, watch: W) -> W:
         """Start a watch, and leave nothing of it behind if that fails."""
         self._keeper.add(watch)
         try:

@@ -213,7 +213,11 @@ class NodeWatch(_KeptWatch):
 
 
 class BookiesWatch(_KeptWatch):
-    """Calls back at once, then whenever the registered bookies differ from those at the last call, or registered anew since."""
+    """Calls back at once, then whenever the registered bookies differ from those at the last call, or registered anew since.
+
+    The keeper looks, and so does whoever wants to know now. Both look here, one after the other: a view that was told elsewhere would be
+    missing in what the next look compares with, and a change back to it would be told to nobody.
+    """
 
     def __init__(
         self, keeper: Keeper, probe: Callable[[Callable[[Any], None] | None], BookieView], callback: Callable[[BookieView], None]
@@ -224,21 +228,31 @@ class BookiesWatch(_KeptWatch):
         self._seen: BookieView | None = None
         self._changed: deque[BookieId] = deque()
         self._due = False  # a look that has not begun: it sees whatever happens until then
+        self._looking = RLock()
 
     def start(self) -> None:
-        view, callback = self._probe(self._on_event), self._callback
-        self._seen = view
-        if callback is not None:
-            callback(view)
+        with self._looking:
+            view, callback = self._probe(self._on_event), self._callback
+            self._seen = view
+            if callback is not None:
+                callback(view)
         self._keeper.look_at(self)
 
     def look(self) -> None:
         self._due = False  # before all else, so that what happens during the look leads to another one
+        with self._looking:
+            self._compare(self._on_event)
+
+    def refresh(self) -> None:
+        with self._looking:
+            self._compare(None)  # changes are noticed by what the last look of the keeper left with the servers
+
+    def _compare(self, arm: Arm | None) -> None:
         if self._cancelled or self._seen is None:
             return
         changed = {self._changed.popleft() for _ in range(len(self._changed))}
         try:
-            view, callback = self._probe(self._on_event), self._callback
+            view, callback = self._probe(arm), self._callback
         except BaseException:
             self._changed.extend(changed)
             raise

@@ -84,10 +84,16 @@ def test_a_refresh_does_not_replace_what_the_watch_brought_meanwhile(store: Slow
     store.waiting = threading.Thread(target=session.refresh_bookies)
     store.waiting.start()
     assert store.has_read.wait(30)
-    store.register_bookie(THIRD, "10.0.0.9", 1)
-    assert session.bookies().writable == (FIRST, THIRD)
+    coming = threading.Thread(target=lambda: store.register_bookie(THIRD, "10.0.0.9", 1))
+    coming.start()
+    deadline = time.monotonic() + 30
+    while store.bookies().writable != (FIRST, THIRD):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    coming.join(0.2)  # it tells the session of it, or waits for the look that is under way
     store.go_on.set()
-    store.waiting.join(30)
+    for one in (store.waiting, coming):
+        one.join(30)
     assert session.bookies().writable == (FIRST, THIRD)
 
 
