@@ -10,6 +10,7 @@ from _thread import RLock
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import InvalidStateError
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -130,7 +131,7 @@ class Session:
         self._closables_lock = RLock()
         self._closed = False
         self._view = BookieView((), ())
-        self._views = 0  # that were stored until now
+        self._views = self._view_number = 0  # that were told until now; the one that is stored
         self._view_lock = RLock()
         self._emptied: tuple[BookieId, ...] = ()
         self._emptied_lock = RLock()
@@ -236,13 +237,15 @@ class Session:
         return RecoveryOptions(ensemble_change=mode, barrier=self.config.recovery_barrier)
 
     def _bookies_changed(self, view: BookieView) -> None:
-        if self.racks is not None:
-            if view.anew:  # they may be elsewhere, so their racks are looked for as those of bookies that come
-                self.racks.bookies_changed(view.registered - view.anew)
-            self.racks.bookies_changed(view.registered)
         with self._view_lock:
             self._views += 1
-            before, self._view = self._view, view
+            number = self._views
+        if self.racks is not None:  # before anybody may place entries on them, and without the lock, because it may ask the store
+            self.racks.bookies_changed(view.registered, view.anew, number)
+        with self._view_lock:
+            if number < self._view_number:  # another thread was faster, with a newer view
+                view = replace(self._view, anew=view.anew)
+            before, self._view, self._view_number = self._view, view, max(number, self._view_number)
             came = frozenset(view.writable).difference(before.writable) | view.anew.intersection(view.writable)
             gone, back = before.registered - view.registered | view.anew, view.registered - before.registered | view.anew
             self.reactor.post(partial(self._tell_of_bookies, gone, back, came))

@@ -18,6 +18,7 @@ from bk_core.background import WHEN_WOKEN, BackgroundLoop
 from bk_core.display.words import counted
 from bk_core.errors import BkError, InvalidArgumentError, MetadataUnavailableError
 from bk_core.metadata.host_addresses import NAMES_S, Lookup, addresses_of
+from bk_core.metadata.racks import RegisteredBookies
 from bk_core.metadata.store import MetadataStore
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.ledger.placement import Topology
@@ -168,6 +169,7 @@ class ScriptedRacks:
         self._lookup = lookup
         self._retry_s = retry_s
         self._lock = Lock()
+        self._views = RegisteredBookies()
         self._bookies: frozenset[BookieId] = frozenset()
         self._changes = self._answered = 0  # of the registered bookies, so far; the last one after which the script was asked
         self._bell = Bell()  # rings when it was
@@ -192,15 +194,16 @@ class ScriptedRacks:
         """Return what is known now. It does not wait."""
         return self._topology
 
-    def bookies_changed(self, bookies: Collection[BookieId]) -> None:
-        """Take the registered bookies, and have the script asked about new ones. It does not wait."""
+    def bookies_changed(self, bookies: Collection[BookieId], anew: Collection[BookieId] = (), number: int | None = None) -> None:
+        """Take the registered bookies, and have the script asked about new ones and those that registered ``anew``. Bookies with a smaller
+        ``number`` than those before them are older, and are not taken; None stands for the newest. It does not wait."""
         with self._lock:
-            fresh = set(bookies) - self._bookies
+            bookies, fresh = self._views.taken(bookies, anew, number)
             self._changes += bool(fresh)
             self._wanted = {one: change for one, change in self._wanted.items() if one in bookies}
-            self._failed = {one: problem for one, problem in self._failed.items() if one in bookies}
+            self._failed = {one: problem for one, problem in self._failed.items() if one in bookies - fresh}
             self._wanted |= dict.fromkeys(sorted(fresh), self._changes)
-            self._bookies = frozenset(bookies)
+            self._bookies = bookies
             gone = [bookie for bookie in self._locations if bookie not in self._bookies]
             for bookie in gone[: max(0, len(gone) - GONE_MAX)]:
                 del self._locations[bookie]

@@ -36,6 +36,23 @@ def parse_rack_map(data: bytes) -> dict[str, str]:
     return {name: rack for name, rack in racks.items() if rack is not None}
 
 
+class RegisteredBookies:
+    """The registered bookies, as far as they were told. The caller locks."""
+
+    def __init__(self) -> None:
+        self._bookies: frozenset[BookieId] = frozenset()
+        self._number = 0
+
+    def taken(
+        self, bookies: Collection[BookieId], anew: Collection[BookieId], number: int | None
+    ) -> tuple[frozenset[BookieId], frozenset[BookieId]]:
+        """Return the newest that were told, these or those of a larger number, and which of them may be elsewhere than before."""
+        before = self._bookies
+        if number is None or number >= self._number:
+            self._bookies, self._number = frozenset(bookies), self._number if number is None else number
+        return self._bookies, self._bookies - before | self._bookies.intersection(anew)
+
+
 class RackMap:
     """The rack of each bookie. ``topology`` is the newest that is known; any thread may read it. With ``fixed`` the store's own mapping is
     not read.
@@ -51,6 +68,7 @@ class RackMap:
         self._lock = Lock()
         self._racks: Mapping[str, str] = dict(fixed or {})
         self._hosts: dict[BookieId, str] = {}
+        self._views = RegisteredBookies()
         self._bookies: frozenset[BookieId] = frozenset()
         self._changes = 0  # of the registered bookies, so far
         self._unresolved: dict[BookieId, int] = {}  # with the change that brought the bookie
@@ -70,13 +88,16 @@ class RackMap:
     def topology(self) -> Topology:
         return self._topology
 
-    def bookies_changed(self, bookies: Collection[BookieId]) -> None:
-        """Take the registered bookies. The hosts of new ones are looked up, so that a mapping by host or address finds custom ids too."""
+    def bookies_changed(self, bookies: Collection[BookieId], anew: Collection[BookieId] = (), number: int | None = None) -> None:
+        """Take the registered bookies. The hosts of new ones are looked up, so that a mapping by host or address finds custom ids too, and
+        those of bookies that registered ``anew``. Bookies with a smaller ``number`` than those before them are older, and are not taken;
+        None stands for the newest."""
         with self._lock:
+            bookies, fresh = self._views.taken(bookies, anew, number)
             self._changes += 1
             self._unresolved = {one: change for one, change in self._unresolved.items() if one in bookies}
-            self._unresolved |= dict.fromkeys(set(bookies) - self._bookies, self._changes)
-            self._bookies = frozenset(bookies)
+            self._unresolved |= dict.fromkeys(fresh, self._changes)
+            self._bookies = bookies
         self._refresh()
 
     def close(self) -> None:

@@ -59,7 +59,7 @@ class SimSession(Session):
         self._moved_ns = {}
         self._emptied = ()
         self._view = BookieView((), ())
-        self._views = 0
+        self._views = self._view_number = 0
         self._view_lock = RLock()
         self._on_bookies = {}
         self._reads = ReadHistory(self.config.limits.speculative_read_ns)

@@ -127,12 +127,42 @@ def test_a_registration_anew_between_two_lists_counts_as_one(store: Slow, sessio
 
 
 def test_racks_of_bookies_that_registered_anew_are_looked_for_anew(session: Session) -> None:
-    told: list[frozenset[str]] = []
-    session.racks = SimpleNamespace(bookies_changed=lambda bookies: told.append(frozenset(bookies)))  # type: ignore[assignment]
+    told: list[tuple[frozenset[str], frozenset[str], int]] = []
+    session.racks = SimpleNamespace(bookies_changed=lambda *of_them: told.append(of_them))  # type: ignore[assignment]
     session._bookies_changed(BookieView((FIRST, SECOND), (THIRD,)))
     session._bookies_changed(BookieView((FIRST, SECOND), (THIRD,), frozenset({FIRST})))
-    assert told == [{FIRST, SECOND, THIRD}, {SECOND, THIRD}, {FIRST, SECOND, THIRD}]
     session.racks = None
+    assert [(bookies, anew) for bookies, anew, _ in told] == [({FIRST, SECOND, THIRD}, set()), ({FIRST, SECOND, THIRD}, {FIRST})]
+    assert told[1][2] == told[0][2] + 1
+
+
+def test_a_view_is_not_kept_behind_the_racks_of_an_older_one(session: Session) -> None:
+    """Racks ask the metadata store. Nobody waits for that with a newer view, and the older one does not replace it, but who registered anew
+    is told."""
+    link = Told(FIRST)
+    on_reactor(session, lambda: session._links.update({(FIRST, "data", 0): link}))  # type: ignore[dict-item]
+    asking, go_on = threading.Event(), threading.Event()
+
+    def ask(_bookies: object, anew: frozenset[str], _number: int) -> None:
+        if anew:
+            asking.set()
+            assert go_on.wait(30)
+
+    session._bookies_changed(BookieView((FIRST,), ()))
+    session.racks = SimpleNamespace(bookies_changed=ask)  # type: ignore[assignment]
+    older = threading.Thread(target=session._bookies_changed, args=(BookieView((FIRST,), (), frozenset({FIRST})),))
+    older.start()
+    assert asking.wait(30)
+    session._bookies_changed(BookieView((FIRST, SECOND), ()))
+    on_reactor(session, lambda: None)
+    assert session.bookies().writable == (FIRST, SECOND)
+    before = link.returns
+    go_on.set()
+    older.join(30)
+    on_reactor(session, lambda: None)
+    session.racks = None
+    assert session.bookies().writable == (FIRST, SECOND) and link.returns == before + 1
+    on_reactor(session, session._links.clear)
 
 
 def test_an_address_is_that_of_the_bookie_that_registered_there_last(store: Slow, session: Session) -> None:

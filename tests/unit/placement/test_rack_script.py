@@ -365,6 +365,24 @@ def test_a_bookie_that_comes_back_is_asked_for_anew_and_keeps_its_rack_meanwhile
     racks.close()
 
 
+def test_a_bookie_that_registered_anew_is_asked_for_anew_and_older_bookies_are_not_taken(store: MemoryStore, script: Script) -> None:
+    racks = scripted(store, script)
+    racks.bookies_changed(["b1", "b2"], (), 2)
+    racks.settle()
+    racks.bookies_changed(["b1"], (), 1)
+    assert racks.topology().registered == {"b1", "b2"} and len(script.calls) == 1
+    racks.bookies_changed(["b1", "b2"], ["b2", "b3"], 3)
+    racks.settle()
+    assert script.calls == [["10.0.0.1", "10.0.0.2"], ["10.0.0.2"]] and places(racks)[:2] == ["/rack-1", "/rack-2"]
+    script.writes("#!/bin/sh\nexit 1\n")
+    racks.bookies_changed(["b1", "b2"], ["b2"], 4)
+    racks.settle()
+    assert racks.problem and places(racks)[1] == "/rack-2"  # the last known one
+    racks.bookies_changed(["b1"], (), 5)
+    assert not racks.problem and racks.topology().registered == {"b1"}
+    racks.close()
+
+
 def test_nobody_who_brings_a_change_or_chooses_bookies_waits_for_it(store: MemoryStore, script: Script) -> None:
     racks = scripted(store, script, timeout_s=HANGS_S)
     script.writes(f"#!/bin/sh\necho here > {{told}}.now; sleep {HANGS_S}\n")

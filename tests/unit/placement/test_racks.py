@@ -73,6 +73,22 @@ def test_bookies_with_custom_ids_are_found_by_the_host_they_registered(store: Me
     assert racks.topology().rack_of("bookie-x") == "/rack-b"
 
 
+def test_older_bookies_do_not_replace_newer_ones_and_those_that_registered_anew_are_found_again(store: MemoryStore) -> None:
+    store.write_rack_map(MAP, None)
+    registered = store.register_bookie("bookie-b", "h2", 3181)
+    racks = RackMap(store)
+    racks.bookies_changed(["bookie-b", "bookie-x"], (), 2)
+    assert racks.topology().rack_of("bookie-b") == "/rack-b"
+    registered.close()
+    store.register_bookie("bookie-b", "h9", 3181)
+    racks.bookies_changed(["bookie-b"], (), 1)
+    assert racks.topology().registered == {"bookie-b", "bookie-x"} and racks.topology().rack_of("bookie-b") == "/rack-b"
+    racks.bookies_changed(["bookie-b"], ["bookie-b", "bookie-c"], 1)
+    assert racks.topology().registered == {"bookie-b", "bookie-x"} and racks.topology().rack_of("bookie-b") == "/default-rack"
+    racks.bookies_changed(["bookie-b"], (), 3)
+    assert racks.topology().registered == {"bookie-b"}
+
+
 def test_a_fixed_mapping_leaves_the_store_alone(store: MemoryStore) -> None:
     store.write_rack_map(MAP, None)
     racks = RackMap(store, {"h2": "/mine"})
