@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import click
@@ -339,18 +340,19 @@ def decommission(
         def empty() -> None:
             click.echo(f"no fragment of any ledger names {bookie_id} any more: stop it now, and its cookie is deleted", err=True)
 
-        report = client.decommission_bookie(
-            bookie_id,
-            wait_s=wait,
-            delete_cookie=delete_cookie,
-            on_ledger=announce,
-            on_empty=empty,
-            recover_open=recover_open,
-            grace_s=grace,
-            bytes_per_second=bytes_per_second(rate),
-            on_progress=show,
-            **_access(password, digest),
-        )
+        with _telling_what_stays(bookie_id, read_only):
+            report = client.decommission_bookie(
+                bookie_id,
+                wait_s=wait,
+                delete_cookie=delete_cookie,
+                on_ledger=announce,
+                on_empty=empty,
+                recover_open=recover_open,
+                grace_s=grace,
+                bytes_per_second=bytes_per_second(rate),
+                on_progress=show,
+                **_access(password, digest),
+            )
         _note_refused(client, {bookie for repaired in report.repairs for bookie in repaired.not_admitting})
     is_done = report.is_complete and not (delete_cookie and (report.registered or report.runs_at is not None))
     if as_json:
@@ -369,6 +371,17 @@ def decommission(
         click.echo(f"no fragment of any ledger names {bookie_id} any more")
         click.echo(_what_next(report, delete_cookie))
     return 0 if is_done else 1
+
+
+@contextmanager
+def _telling_what_stays(bookie: str, read_only: bool) -> Iterator[None]:
+    """Say after Ctrl-C how the bookie was left. What was moved stays moved, and each ledger is whole."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        stays = f"bookie {bookie} stays read-only (`bk bookie read-only {bookie} off` turns it writable again); " if read_only else ""
+        click.echo(f"{stays}what was moved stays where it is: run the same command again to go on", err=True)
+        raise
 
 
 def _make_read_only(client: BookKeeper, bookie: str, address: str | None, quiet: bool) -> None:

@@ -46,7 +46,7 @@ class Client:
         self.decommission = DecommissionReport("c:1", registered=True)
         self.options: dict[str, Any] = {}
         self.writable: tuple[str, ...] = ()
-        self.unknown = False
+        self.unknown = self.interrupted = False
         self.trouble: Exception | None = None
         self.store = SimpleNamespace(
             underreplication=lambda: MemoryUnderreplication(MemoryUnderreplicationState()),
@@ -83,6 +83,8 @@ class Client:
         if self.unknown:
             raise InvalidArgumentError(f"there is no bookie {bookie}")
         options["on_ledger"](1, 2, 9)
+        if self.interrupted:
+            raise KeyboardInterrupt
         return self.decommission
 
 
@@ -255,6 +257,12 @@ def test_decommission_says_what_to_do_next(client: Client, capsys: pytest.Captur
     assert "not known: not a protobuf message" in out
     assert cli.run(["bookie", "decommission", "c:1", "--json"]) == 1
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["namedBy"] == [9, 12, 13]
+
+
+def test_an_interrupted_decommission_says_how_it_leaves_the_bookie(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    client.interrupted = True
+    assert cli.run(["bookie", "decommission", "c:1"]) == 130
+    assert "what was moved stays where it is: run the same command again to go on" in capsys.readouterr().err
 
 
 def test_http_is_for_a_bookie_that_is_to_turn_read_only(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
