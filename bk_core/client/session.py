@@ -112,6 +112,7 @@ class Session:
     security: Security | None = None
     _preparing: Preparations | None = None  # reads files and secrets for connections, where there are any
     tracers: tuple[Tracer, ...] = ()  # of ``BookKeeper.trace``; almost always none
+    _has_seen_bookies = False
     _shut = False  # True once links are closed; later ones are closed at once
 
     def __init__(self, config: ClientConfig, store: MetadataStore) -> None:
@@ -254,8 +255,9 @@ class Session:
         """Tell all whom it concerns that registrations are ``gone`` or ``back``, and that bookies ``came`` which may be written to."""
         self._refusals.over(*gone)
         self._resolver.gone(gone)
-        for bookie in back if self._links else ():
+        for bookie in back if self._has_seen_bookies else ():  # not those that were there when this client began
             self.metadata_call(partial(self.store.resolve, bookie), partial(self._came_at, bookie))
+        self._has_seen_bookies = self._has_seen_bookies or bool(back)
         self._suspects.probe()
         self._look_for_moved()
         self._look_names_up(back)

@@ -21,7 +21,7 @@ from bk_core.errors import (
     VersionConflictError,
 )
 from bk_core.metadata import paths
-from bk_core.metadata.service_info import address_of, bookie_service_info, check_bookie_id, check_nobodys, encode_service_info
+from bk_core.metadata.service_info import address_of, bookie_service_info, check_bookie_id, check_latest, check_nobodys, encode_service_info
 from bk_core.metadata.store import BookieView, Registration, RegistryWatch, Version, Versioned, Watch, changed_cluster
 from bk_core.metadata.underreplication import MemoryUnderreplication, MemoryUnderreplicationState, UnderreplicationStore
 from bk_core.metrics.client import MetadataCounts
@@ -162,6 +162,10 @@ class MemoryStore:
         address = address_of(bookie_id, None if found is None else found.data)
         if found is None:
             check_nobodys(bookie_id, address, self.bookies(), self._registered_at)
+        else:
+            with self._world.lock:
+                order = {bookie: number for number, bookie in enumerate(self._world.registrations)}
+            check_latest(bookie_id, address, self.bookies(), self._registered_at, order.get)
         return address
 
     def _registered_at(self, bookie_id: BookieId) -> tuple[str, int]:

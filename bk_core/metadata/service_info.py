@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from google.protobuf.message import DecodeError
 
-from bk_core.display.words import host_and_port
+from bk_core.display.words import host_and_port, host_port
 from bk_core.errors import BookieUnavailableError, InvalidArgumentError, MetadataFormatError
 from bk_core.metadata.store import BookieView
 from bk_core.protocol.ledger._proto.ledger_formats_pb2 import BookieServiceInfo as Message
@@ -114,6 +114,30 @@ def check_nobodys(bookie_id: BookieId, address: tuple[str, int], view: BookieVie
     for other in (*view.writable, *view.readonly):
         if other != bookie_id and not wanted.isdisjoint(_registered_places(other, located)):
             text = f"bookie {bookie_id} is not registered, and at the address in its id is bookie {other}"
+            raise BookieUnavailableError(text, bookie=bookie_id)
+
+
+def check_latest(
+    bookie_id: BookieId,
+    address: tuple[str, int],
+    view: BookieView,
+    located: Callable[[BookieId], tuple[str, int]],
+    created: Callable[[BookieId], int | None],
+) -> None:
+    """Check the address at which a bookie with an id of its own is registered. Raises BookieUnavailableError if another bookie registered
+    there later: the registration of a killed bookie stands until its session ends, and whoever has its address by then would take its
+    entries, and deny those that it was never given (metadata.md 4.4). ``created`` returns when a bookie registered, as a number that grows,
+    None for one that is not registered. An id that is the address itself is not looked at.
+    """
+    if host_and_port(bookie_id) == address:
+        return
+    wanted = _places(address)
+    for other in (*view.writable, *view.readonly):
+        if other == bookie_id or wanted.isdisjoint(_registered_places(other, located)):
+            continue
+        mine, its = created(bookie_id), created(other)
+        if its is not None and (mine is None or mine < its):
+            text = f"bookie {other} has registered at {host_port(*address)} later, so bookie {bookie_id} is not there any more"
             raise BookieUnavailableError(text, bookie=bookie_id)
 
 

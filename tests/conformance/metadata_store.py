@@ -293,6 +293,7 @@ def _check_bookies(one: MetadataStore, two: MetadataStore, open_store: OpenStore
         third.register_bookie("bookie-a", "127.0.0.3", 3183)
         eventually(lambda: two.resolve("bookie-a") == ("127.0.0.3", 3183))
     eventually(lambda: views[-1] == BookieView((), ()))  # closing the store ended its registrations
+    _check_two_at_one_address(one, two)
     _check_registrations_anew(one, two, views)
     watch.cancel()
     eventually(lambda: _unresolvable(two, "bookie-a"))
@@ -307,6 +308,22 @@ def _check_bookies(one: MetadataStore, two: MetadataStore, open_store: OpenStore
         assert _unresolvable(two, "127.0.0.1:3185") and _unresolvable(two, "::1:3185")
         assert two.resolve("127.0.0.2:3185") == ("127.0.0.2", 3185)
     assert two.resolve("h:3181") == ("h", 3181)
+
+
+def _check_two_at_one_address(one: MetadataStore, two: MetadataStore) -> None:
+    """The registration of a killed bookie stands for a while, and another one has its address by then: the later one holds."""
+    dead = one.register_bookie("shelf-0", "127.0.0.7", 3181)
+    assert two.resolve("shelf-0") == ("127.0.0.7", 3181)
+    fresh = one.register_bookie("shelf-3", "127.0.0.7", 3181)
+    assert one.resolve("shelf-3") == two.resolve("shelf-3") == ("127.0.0.7", 3181)
+    assert _unresolvable(one, "shelf-0")
+    dead.close()
+    assert _unresolvable(one, "shelf-0")
+    back = one.register_bookie("shelf-0", "127.0.0.8", 3181)
+    eventually(lambda: two.resolve("shelf-0") == ("127.0.0.8", 3181))
+    fresh.close()
+    back.close()
+    eventually(lambda: two.bookies() == BookieView((), ()))
 
 
 def _check_registrations_anew(one: MetadataStore, two: MetadataStore, views: list[BookieView]) -> None:

@@ -27,7 +27,7 @@ from bk_core.errors import (
     NoNodeError,
 )
 from bk_core.metadata import paths
-from bk_core.metadata.service_info import address_of, bookie_service_info, check_bookie_id, check_nobodys, encode_service_info
+from bk_core.metadata.service_info import address_of, bookie_service_info, check_bookie_id, check_latest, check_nobodys, encode_service_info
 from bk_core.metadata.store import BookieView, Registration, RegistryWatch, Version, Versioned, Watch
 from bk_core.metadata.tree.cluster import ClusterAtRoot, LogRoot
 from bk_core.metadata.tree.connected import KNOWN_ADDRESS_S, STOP_S, Connected
@@ -88,6 +88,7 @@ class TreeStore(ABC):
         self._closed = False
         self._addresses: dict[BookieId, tuple[str, int]] = {}
         self._changes: dict[BookieId, int] = {}  # of registrations, as far as they are known
+        self._checked: dict[BookieId, int] = {}  # the changes after which no other bookie was found at the address
         self._losses = 0  # of the connection, after which any may have changed
         self._read: dict[BookieId, int] = {}  # both together when an address was read
         self._registered: dict[BookieId, NodeRegistration] = {}
@@ -214,7 +215,7 @@ class TreeStore(ABC):
         with self._lock:
             known = self._addresses.get(bookie_id)
             change = self._changes.get(bookie_id, 0) + self._losses
-            fresh = self._read.get(bookie_id) == change
+            fresh = self._read.get(bookie_id) == change and (alone or self._checked.get(bookie_id) == change)
         if known is not None and fresh:
             return known
         try:
@@ -224,6 +225,8 @@ class TreeStore(ABC):
             address = address_of(bookie_id, registration, registered=alone)
             if registration is None:
                 check_nobodys(bookie_id, address, self.bookies(), self._located)
+            elif not alone:
+                check_latest(bookie_id, address, self.bookies(), self._located, self._registered_at)
         except MetadataUnavailableError:
             if known is not None:
                 return known
@@ -232,6 +235,8 @@ class TreeStore(ABC):
             self._resolved(bookie_id, None, change)
             raise
         self._resolved(bookie_id, None if registration is None else address, change)
+        if not alone:
+            self._checked[bookie_id] = change
         return address
 
     def _resolved(self, bookie_id: BookieId, address: tuple[str, int] | None, change: int) -> None:
@@ -484,6 +489,11 @@ class TreeStore(ABC):
             except NoNodeError:
                 continue
         return None
+
+    def _registered_at(self, bookie_id: BookieId) -> int | None:
+        """Return the transaction by which a bookie registered, None if it is not registered."""
+        made = [self._base.created(self._names.registration(self._root, bookie_id, readonly)) for readonly in (False, True)]
+        return max((one for one in made if one is not None), default=None)
 
     def _on_address(self, event: Any) -> None:
         with self._lock:

@@ -175,7 +175,7 @@ def test_an_address_is_that_of_the_bookie_that_registered_there_last(store: Slow
     newer = store.register_bookie("shelf-3", "10.0.0.7", 1)
     until(lambda: link.lost == [(("10.0.0.7", 1), "shelf-3")])
     address, problem = resolved(session, "shelf-0")
-    assert address is None and problem == "bookie shelf-3 has registered at 10.0.0.7:1, so bookie shelf-0 is not there any more"
+    assert address is None and "so bookie shelf-0 is not there any more" in problem
     assert resolved(session, "shelf-3")[0] == ("10.0.0.7", 1)
     newer.close()
     assert resolved(session, "shelf-0")[0] == ("10.0.0.7", 1)
