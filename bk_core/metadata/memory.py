@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 import uuid
 from _thread import RLock
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Lock
 
 from bk_core.errors import (
     CLIENT_CLOSED,
+    BookieUnavailableError,
     ClientClosedError,
     ClusterChangedError,
     ClusterExistsError,
@@ -21,7 +23,8 @@ from bk_core.errors import (
     VersionConflictError,
 )
 from bk_core.metadata import paths
-from bk_core.metadata.service_info import address_of, bookie_service_info, check_bookie_id, check_latest, check_nobodys, encode_service_info
+from bk_core.metadata.occupied import ByPlace, by_place, check_latest, check_nobodys
+from bk_core.metadata.service_info import address_of, bookie_service_info, check_bookie_id, encode_service_info
 from bk_core.metadata.store import BookieView, Registration, RegistryWatch, Version, Versioned, Watch, changed_cluster
 from bk_core.metadata.underreplication import MemoryUnderreplication, MemoryUnderreplicationState, UnderreplicationStore
 from bk_core.metrics.client import MetadataCounts
@@ -51,7 +54,7 @@ _WORLDS_LOCK = Lock()
 class MemoryStore:
     """A store in memory. Stores opened under one name see the same nodes. Callbacks run on the thread that made the change, after it."""
 
-    __slots__ = ("_closed", "_cluster", "_mine", "_name", "_underreplication", "_world", "cluster_has_changed")
+    __slots__ = ("_closed", "_cluster", "_mine", "_name", "_occupied", "_underreplication", "_world", "cluster_has_changed")
     log_root = "/logs"
 
     def __init__(self, name: str) -> None:
@@ -61,6 +64,7 @@ class MemoryStore:
         with _WORLDS_LOCK:
             self._world = _WORLDS.setdefault(name, _World())
         self._underreplication = MemoryUnderreplication(self._world.underreplication)
+        self._occupied: tuple[dict[BookieId, bytes], ByPlace] = ({}, {})  # with the registrations of which it tells
         self._mine: list[_MemoryWatch | _MemoryRegistration] = []
         self._closed = False
 
@@ -161,16 +165,22 @@ class MemoryStore:
         found = self.registration(bookie_id)
         address = address_of(bookie_id, None if found is None else found.data)
         if found is None:
-            check_nobodys(bookie_id, address, self.bookies(), self._registered_at)
+            check_nobodys(bookie_id, address, self._by_place())
         else:
             with self._world.lock:
                 order = {bookie: number for number, bookie in enumerate(self._world.registrations)}
-            check_latest(bookie_id, address, self.bookies(), self._registered_at, order.get)
+            check_latest(bookie_id, address, self._by_place(), order.get)
         return address
 
-    def _registered_at(self, bookie_id: BookieId) -> tuple[str, int]:
-        found = self.registration(bookie_id)
-        return address_of(bookie_id, None if found is None else found.data, registered=True)
+    def _by_place(self) -> ByPlace:
+        """Return the registered bookies by their addresses. It is made anew when other bookies or others of their addresses are there."""
+        with self._world.lock:
+            there = {bookie_id: registration.payload for bookie_id, registration in self._world.registrations.items()}
+        kept, found = self._occupied
+        if kept != there:
+            found = by_place(_addresses(there))
+            self._occupied = there, found
+        return found
 
     def registration(self, bookie_id: BookieId) -> Versioned | None:
         self._check_open()
@@ -426,6 +436,12 @@ class _MemoryBookiesWatch:
         self._cancelled = True
         if self._watch is not None:
             self._watch.cancel()
+
+
+def _addresses(registrations: Mapping[BookieId, bytes]) -> Iterator[tuple[BookieId, tuple[str, int]]]:
+    for bookie_id, payload in registrations.items():
+        with suppress(BookieUnavailableError):  # it is registered without an address
+            yield bookie_id, address_of(bookie_id, payload)
 
 
 def _notify(world: _World, key: str) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from google.protobuf.message import DecodeError
 
-from bk_core.display.words import host_and_port, host_port
+from bk_core.display.words import host_and_port
 from bk_core.errors import BookieUnavailableError, InvalidArgumentError, MetadataFormatError
-from bk_core.metadata.store import BookieView
 from bk_core.protocol.ledger._proto.ledger_formats_pb2 import BookieServiceInfo as Message
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.ledger.metadata_codec import is_bookie_id
@@ -99,67 +97,6 @@ def address_of(bookie_id: BookieId, registration: bytes | None, *, registered: b
     if found is not None:
         return found
     raise BookieUnavailableError(f"bookie {bookie_id} is not registered and its id is not host:port", bookie=bookie_id)
-
-
-def check_nobodys(bookie_id: BookieId, address: tuple[str, int], view: BookieView, located: Callable[[BookieId], tuple[str, int]]) -> None:
-    """Check the address in the id of a bookie that is not registered. Raises BookieUnavailableError if another bookie is registered there:
-    it would answer in the other one's name, and deny entries that it was never given (metadata.md 4.4).
-
-    All others are asked about, also those whose ids are addresses, because such a bookie may be registered at another address. ``located``
-    returns where a bookie is registered, and raises BookieUnavailableError for one that is not. It asks about no third one: two bookies of
-    an old ``view`` that are both gone would ask about each other without an end. Addresses are compared, not texts, and no name is looked
-    up: of two names for one host nothing is known here.
-    """
-    wanted = _places(address)
-    for other in (*view.writable, *view.readonly):
-        if other != bookie_id and not wanted.isdisjoint(_registered_places(other, located)):
-            text = f"bookie {bookie_id} is not registered, and at the address in its id is bookie {other}"
-            raise BookieUnavailableError(text, bookie=bookie_id)
-
-
-def check_latest(
-    bookie_id: BookieId,
-    address: tuple[str, int],
-    view: BookieView,
-    located: Callable[[BookieId], tuple[str, int]],
-    created: Callable[[BookieId], int | None],
-) -> None:
-    """Check the address at which a bookie with an id of its own is registered. Raises BookieUnavailableError if another bookie registered
-    there later: the registration of a killed bookie stands until its session ends, and whoever has its address by then would take its
-    entries, and deny those that it was never given (metadata.md 4.4). ``created`` returns when a bookie registered, as a number that grows,
-    None for one that is not registered. An id that is the address itself is not looked at.
-    """
-    if host_and_port(bookie_id) == address:
-        return
-    wanted = _places(address)
-    for other in (*view.writable, *view.readonly):
-        if other == bookie_id or wanted.isdisjoint(_registered_places(other, located)):
-            continue
-        mine, its = created(bookie_id), created(other)
-        if its is not None and (mine is None or mine < its):
-            text = f"bookie {other} has registered at {host_port(*address)} later, so bookie {bookie_id} is not there any more"
-            raise BookieUnavailableError(text, bookie=bookie_id)
-
-
-def _registered_places(bookie_id: BookieId, located: Callable[[BookieId], tuple[str, int]]) -> frozenset[tuple[str, int]]:
-    try:
-        return _places(located(bookie_id))
-    except BookieUnavailableError:
-        return frozenset()
-
-
-def _places(address: tuple[str, int]) -> frozenset[tuple[str, int]]:
-    """Return the addresses that a host and a port stand for, each in one spelling: ``localhost`` is loopback of IPv4 and of IPv6, and a
-    name that is looked up elsewhere stands for itself."""
-    host, port = address[0].lower().rstrip("."), address[1]
-    if host == "localhost":
-        return frozenset({("127.0.0.1", port), ("::1", port)})
-    try:
-        literal = ipaddress.ip_address(host)
-    except ValueError:
-        return frozenset({(host, port)})
-    mapped = literal.ipv4_mapped if literal.version == 6 else None
-    return frozenset({(str(mapped or literal), port)})
 
 
 def is_address(bookie_id: BookieId) -> bool:

@@ -303,6 +303,14 @@ def _check_bookies(one: MetadataStore, two: MetadataStore, open_store: OpenStore
         assert two.resolve("bookie-a") == ("127.0.0.4", 3184)
         assert _unresolvable(two, "127.0.0.4:3184")  # an id without a registration, that looks like another's address
         assert two.resolve("127.0.0.5:3184") == ("127.0.0.5", 3184)
+        there = third.register_bookie("bookie-e", "127.0.0.5", 3184)  # what is known of the addresses follows each change
+        assert _unresolvable(two, "127.0.0.5:3184")
+        there.close()
+        there = third.register_bookie("bookie-e", "127.0.0.6", 3184)
+        eventually(lambda: two.resolve("127.0.0.5:3184") == ("127.0.0.5", 3184))
+        eventually(lambda: _unresolvable(two, "127.0.0.6:3184"))
+        there.close()
+        eventually(lambda: two.resolve("127.0.0.6:3184") == ("127.0.0.6", 3184))
         third.register_bookie("10.0.0.5:3181", "localhost", 3185)  # an id that is an address, registered at another one
         assert two.resolve("10.0.0.5:3181") == ("localhost", 3185)
         assert _unresolvable(two, "127.0.0.1:3185") and _unresolvable(two, "::1:3185")

@@ -202,7 +202,7 @@ def test_each_layout_refuses_clusters_of_the_other(etcd: EtcdProcess, scope: str
         _open(etcd, scope)
 
 
-def test_bookies_count_as_writable_by_their_cookie_or_by_name(etcd: EtcdProcess, scope: str) -> None:
+def test_bookies_count_as_writable_by_their_cookie_or_by_name(etcd: EtcdProcess, scope: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that are registered as read-only do not, nor does an id without an address in it."""
     with closing(_open(etcd, scope)) as plain, closing(_open(etcd, scope, "bookies=cookies")) as by_cookie:
         plain.initialize_cluster()
@@ -218,6 +218,15 @@ def test_bookies_count_as_writable_by_their_cookie_or_by_name(etcd: EtcdProcess,
         with closing(_open(etcd, scope, "bookies=h9:3181;h2:3181,h3:3181")) as named:
             assert named.bookies() == BookieView(("h3:3181", "h9:3181"), ("h2:3181",))
             assert named.resolve("h9:3181") == ("h9", 3181)
+        plain.write_cookie("h4:3181", b"4\n", None)
+        contract.eventually(lambda: "h4:3181" in views[-1].writable)
+        assert by_cookie.resolve("h1:3181") == ("h1", 3181)
+        asked: list[str] = []
+        read = by_cookie._base.get
+        with monkeypatch.context() as counting:
+            counting.setattr(by_cookie._base, "get", lambda *told: asked.append(told[0].rpartition("/")[2]) or read(*told))
+            assert by_cookie.resolve("h1:3181") == ("h1", 3181)
+        assert asked == ["h1:3181", "h1:3181"]  # and not after the others that have no registration
 
 
 @pytest.fixture

@@ -76,7 +76,7 @@ def test_bookies_that_are_gone_do_not_ask_about_each_other(zookeeper: ZooKeeperP
     """A list of bookies may be older than their registrations."""
     with closing(_open(zookeeper, root)) as store:
         store.initialize_cluster()
-        monkeypatch.setattr(ZooKeeperStore, "bookies", lambda _: BookieView(("10.0.0.1:3181", "10.0.0.2:3181"), ()))
+        monkeypatch.setattr(ZooKeeperStore, "_listed", lambda *_: BookieView(("10.0.0.1:3181", "10.0.0.2:3181"), ()))
         assert store.resolve("10.0.0.1:3181") == ("10.0.0.1", 3181)
 
 
@@ -221,17 +221,17 @@ def test_nobody_gets_an_old_address_while_a_new_one_is_read(
     assert two.resolve("shelf-1") == ("127.0.0.1", 1)
     first.close()
     second = one.register_bookie("shelf-1", "127.0.0.2", 2)
-    contract.eventually(lambda: two._changes.get("shelf-1", 0) == 1)
+    contract.eventually(lambda: two._whereabouts.changes_of("shelf-1") == 1)
     with monkeypatch.context() as patched:
         slow = _SlowReads(two, patched)
         assert two.resolve("shelf-1") == ("127.0.0.2", 2)
         assert slow.end() == [("127.0.0.2", 2)]
-    two._on_address(SimpleNamespace(path=None))  # the connection was lost for a moment
+    two._whereabouts.on_event(SimpleNamespace(path=None))  # the connection was lost for a moment
     with monkeypatch.context() as patched:
         slow = _SlowReads(two, patched)
         second.close()
         one.register_bookie("shelf-1", "127.0.0.3", 3)
-        contract.eventually(lambda: two._changes["shelf-1"] == 2)
+        contract.eventually(lambda: two._whereabouts.changes_of("shelf-1") == 2)
         assert two.resolve("shelf-1") == ("127.0.0.3", 3)
         assert slow.end() == [("127.0.0.2", 2)]
     assert two.resolve("shelf-1") == ("127.0.0.3", 3)

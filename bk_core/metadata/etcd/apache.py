@@ -103,7 +103,7 @@ class ApacheEtcdStore(EtcdStore):
 
     def _bookies(self, watch: Callable[[Any], None] | None) -> BookieView:
         """Return those that are registered, and those that count as writable all the same."""
-        registered = super()._bookies(watch)
+        registered = self._listed(watch)
         if self._named == BY_COOKIES:
             names = self._base.children(f"{self._root}/cookies", watch)
             more = {name for name in names if is_bookie_id(name) and is_address(name)}

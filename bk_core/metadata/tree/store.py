@@ -17,7 +17,6 @@ from threading import RLock
 from typing import Any, ClassVar, TypeVar
 
 from bk_core.errors import (
-    BookieUnavailableError,
     ClusterExistsError,
     LayoutMismatchError,
     MetadataError,
@@ -27,15 +26,16 @@ from bk_core.errors import (
     NoNodeError,
 )
 from bk_core.metadata import paths
-from bk_core.metadata.service_info import address_of, bookie_service_info, check_bookie_id, check_latest, check_nobodys, encode_service_info
+from bk_core.metadata.service_info import bookie_service_info, check_bookie_id, encode_service_info
 from bk_core.metadata.store import BookieView, Registration, RegistryWatch, Version, Versioned, Watch
 from bk_core.metadata.tree.cluster import ClusterAtRoot, LogRoot
-from bk_core.metadata.tree.connected import KNOWN_ADDRESS_S, STOP_S, Connected
+from bk_core.metadata.tree.connected import STOP_S, Connected
 from bk_core.metadata.tree.ids import LedgerIds
 from bk_core.metadata.tree.names import ZOOKEEPER, Names
 from bk_core.metadata.tree.nodes import ANY_VERSION, Nodes
 from bk_core.metadata.tree.underreplication import TreeUnderreplication
 from bk_core.metadata.tree.watches import Arms, BookiesWatch, Keeper, NodeRegistration, NodeWatch, Stamp
+from bk_core.metadata.tree.whereabouts import Whereabouts
 from bk_core.metadata.underreplication import UnderreplicationStore
 from bk_core.metrics.client import MetadataCounts
 from bk_core.protocol.ledger.metadata import BookieId
@@ -86,11 +86,9 @@ class TreeStore(ABC):
         self._timeout_s = timeout_s
         self._held_s = held_s
         self._closed = False
-        self._addresses: dict[BookieId, tuple[str, int]] = {}
-        self._changes: dict[BookieId, int] = {}  # of registrations, as far as they are known
-        self._checked: dict[BookieId, int] = {}  # the changes after which no other bookie was found at the address
-        self._losses = 0  # of the connection, after which any may have changed
-        self._read: dict[BookieId, int] = {}  # both together when an address was read
+        self._whereabouts = Whereabouts(
+            link, nodes, self._registration_of, lambda: self._listed(None), self._registration_changed, place=place, timeout_s=timeout_s
+        )
         self._registered: dict[BookieId, NodeRegistration] = {}
         self._keeper = Keeper()
         self._arms = Arms(self._keeper)
@@ -207,53 +205,13 @@ class TreeStore(ABC):
         return self._started(BookiesWatch(self._keeper, self._bookies, callback))
 
     def resolve(self, bookie_id: BookieId) -> tuple[str, int]:
-        """Return a cached address until the registration changes or the connection is lost. Without a connection it is the last known
-        address at once, and with a connection that does not answer, after ``KNOWN_ADDRESS_S`` (SES-5)."""
-        return self._located(check_bookie_id(bookie_id), alone=False)
-
-    def _located(self, bookie_id: BookieId, alone: bool = True) -> tuple[str, int]:  # alone: no other bookie is asked about
-        with self._lock:
-            known = self._addresses.get(bookie_id)
-            change = self._changes.get(bookie_id, 0) + self._losses
-            fresh = self._read.get(bookie_id) == change and (alone or self._checked.get(bookie_id) == change)
-        if known is not None and fresh:
-            return known
-        try:
-            if known is not None and not self._base_link.connected:
-                raise MetadataUnavailableError(f"there is no connection to {self._place}")
-            registration = self._registration(bookie_id, self._timeout_s if known is None else min(self._timeout_s, KNOWN_ADDRESS_S))
-            address = address_of(bookie_id, registration, registered=alone)
-            if registration is None:
-                check_nobodys(bookie_id, address, self.bookies(), self._located)
-            elif not alone:
-                check_latest(bookie_id, address, self.bookies(), self._located, self._registered_at)
-        except MetadataUnavailableError:
-            if known is not None:
-                return known
-            raise
-        except BookieUnavailableError:
-            self._resolved(bookie_id, None, change)
-            raise
-        self._resolved(bookie_id, None if registration is None else address, change)
-        if not alone:
-            self._checked[bookie_id] = change
-        return address
-
-    def _resolved(self, bookie_id: BookieId, address: tuple[str, int] | None, change: int) -> None:
-        """Keep an address that was read after so many changes, or none, because nothing tells when a bookie that is not registered comes
-        back. It holds until there are more, also if an answer of before comes behind a newer one."""
-        with self._lock:
-            self._read[bookie_id] = change
-            if address is None:
-                self._addresses.pop(bookie_id, None)
-            else:
-                self._addresses[bookie_id] = address
+        return self._whereabouts.resolve(check_bookie_id(bookie_id))
 
     def registration(self, bookie_id: BookieId) -> Versioned | None:
         check_bookie_id(bookie_id)
         for readonly in (False, True):
             with suppress(NoNodeError):
-                return self._base.get(self._names.registration(self._root, bookie_id, readonly))
+                return self._base.get(self._registration_of(bookie_id, readonly))
         return None
 
     def register_bookie(self, bookie_id: BookieId, host: str, port: int, readonly: bool = False) -> Registration:
@@ -449,8 +407,7 @@ class TreeStore(ABC):
     # watches -----------------------------------------------------------------------------------------------------------
 
     def _on_connection(self, connected: bool) -> None:
-        with self._lock:
-            self._losses += 1
+        self._whereabouts.on_connection()
         if connected:
             self._keeper.look_at_all()
         elif self._counts is not None and not self._closed:
@@ -474,6 +431,10 @@ class TreeStore(ABC):
         return watch
 
     def _bookies(self, watch: Callable[[Any], None] | None) -> BookieView:
+        return self._listed(watch)
+
+    def _listed(self, watch: Callable[[Any], None] | None) -> BookieView:
+        """Return the bookies that have a registration."""
         # in ZooKeeper's layout "readonly" stands among the writable ones, and is no bookie id
         places = (f"{self._root}/{self._names.readonly}", f"{self._root}/{self._names.writable}")
         readonly, writable = (set(filter(is_bookie_id, self._base.children(place, watch))) for place in places)
@@ -481,30 +442,12 @@ class TreeStore(ABC):
 
     # registrations -----------------------------------------------------------------------------------------------------
 
-    def _registration(self, bookie_id: BookieId, timeout_s: float) -> bytes | None:
-        for readonly in (False, True):
-            try:
-                path = self._names.registration(self._root, bookie_id, readonly)
-                return self._base.get(path, self._on_address, timeout_s).data
-            except NoNodeError:
-                continue
-        return None
+    def _registration_of(self, bookie_id: BookieId, readonly: bool) -> str:
+        return self._names.registration(self._root, bookie_id, readonly)
 
-    def _registered_at(self, bookie_id: BookieId) -> int | None:
-        """Return the transaction by which a bookie registered, None if it is not registered."""
-        made = [self._base.created(self._names.registration(self._root, bookie_id, readonly)) for readonly in (False, True)]
-        return max((one for one in made if one is not None), default=None)
-
-    def _on_address(self, event: Any) -> None:
-        with self._lock:
-            if event.path is None:
-                self._losses += 1
-            else:
-                bookie_id = event.path.rpartition("/")[2]
-                self._changes[bookie_id] = self._changes.get(bookie_id, 0) + 1
-        if event.path is not None:
-            for watch in self._keeper.each(BookiesWatch):
-                watch.registration_changed(bookie_id)
+    def _registration_changed(self, bookie_id: BookieId) -> None:
+        for watch in self._keeper.each(BookiesWatch):
+            watch.registration_changed(bookie_id)
 
     def _forget(self, registration: NodeRegistration) -> None:
         self._keeper.remove(registration)

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from bk_core.bookie.zookeeper_process import ZooKeeperProcess, find_java
 from bk_core.errors import BookieUnavailableError, InvalidArgumentError, MetadataFormatError, ZooKeeperProcessError
-from bk_core.metadata import BookieView, open_store, paths
+from bk_core.metadata import open_store, paths
 from bk_core.metadata.cookies import Cookie, decode_cookie, encode_cookie
-from bk_core.metadata.memory import MemoryStore
 from bk_core.metadata.service_info import Endpoint, ServiceInfo, address_of, bookie_service_info, decode_service_info, encode_service_info
 from bk_core.metadata.tree.clock import since_boot_s
 
@@ -162,14 +161,6 @@ def test_an_id_is_nobodys_address_in_whatever_spelling(tmp_path: Path) -> None:
         for free in ("127.0.0.1:3182", "127.0.0.2:3181", "2001:db8::2:9", "10.0.0.5:3185", "shelf.example:9"):
             assert store.resolve(free)[1] == int(free.rpartition(":")[2])
         assert store.resolve("10.0.0.5:3184") == ("127.0.0.7", 9)
-
-
-def test_bookies_that_are_gone_do_not_ask_about_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list of bookies may be older than their registrations."""
-    with closing(open_store(f"memory://{tmp_path.name}")) as store:
-        store.initialize_cluster()
-        monkeypatch.setattr(MemoryStore, "bookies", lambda _: BookieView(("10.0.0.1:3181", "10.0.0.2:3181"), ()))
-        assert store.resolve("10.0.0.1:3181") == ("10.0.0.1", 3181)
 
 
 def test_a_missing_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:

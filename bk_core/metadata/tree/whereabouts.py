@@ -1,0 +1,147 @@
+"""The addresses of bookies, as their registrations tell them (metadata.md 4.3, 4.4), kept until they change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import RLock
+from typing import Any
+
+from bk_core.errors import BookieUnavailableError, MetadataUnavailableError, NoNodeError
+from bk_core.metadata.occupied import Address, ByPlace, by_place, check_latest, check_nobodys
+from bk_core.metadata.service_info import address_of
+from bk_core.metadata.store import BookieView
+from bk_core.metadata.tree.connected import KNOWN_ADDRESS_S, Connected
+from bk_core.metadata.tree.nodes import Nodes
+from bk_core.protocol.ledger.metadata import BookieId
+
+
+class Whereabouts:
+    """The addresses of a cluster's bookies. ``node_of`` names the node of a registration, a read-only one if so asked; ``registered``
+    lists those that have one. ``place`` names the servers, and ``timeout_s`` is the wait for them in seconds. ``on_change`` gets each
+    bookie whose registration changed or is gone. Any thread."""
+
+    def __init__(
+        self,
+        link: Connected,
+        nodes: Nodes,
+        node_of: Callable[[BookieId, bool], str],
+        registered: Callable[[], BookieView],
+        on_change: Callable[[BookieId], None],
+        *,
+        place: str,
+        timeout_s: float,
+    ) -> None:
+        self._link, self._nodes = link, nodes
+        self._node_of, self._registered, self._on_change = node_of, registered, on_change
+        self._place, self._timeout_s = place, timeout_s
+        self._lock = RLock()
+        self._addresses: dict[BookieId, Address] = {}
+        self._nowhere: set[BookieId] = set()  # registered, and nothing tells where
+        self._changes: dict[BookieId, int] = {}  # of registrations, as far as they are known
+        self._all_changes = 0
+        self._losses = 0  # of the connection, after which any may have changed
+        self._read: dict[BookieId, int] = {}  # both together when a registration was read
+        self._checked: dict[BookieId, int] = {}  # both together when no other bookie was found to have registered there later
+        self._occupied: tuple[object, ByPlace] = (None, {})  # with the state for which it holds; replaced as a whole
+
+    def changes_of(self, bookie_id: BookieId) -> int:
+        """Return how often the registration of a bookie has changed, as far as it is known."""
+        return self._changes.get(bookie_id, 0)
+
+    def on_connection(self) -> None:
+        """Note that the connection was lost or made."""
+        with self._lock:
+            self._losses += 1
+
+    def on_event(self, event: Any) -> None:
+        """Note that a registration changed or, without a path, that the connection was lost."""
+        if event.path is None:
+            self.on_connection()
+        else:
+            bookie_id = event.path.rpartition("/")[2]
+            with self._lock:
+                self._changes[bookie_id] = self._changes.get(bookie_id, 0) + 1
+                self._all_changes += 1
+            self._on_change(bookie_id)
+
+    def resolve(self, bookie_id: BookieId, *, alone: bool = False) -> Address:
+        """Return a kept address until the registration changes or the connection is lost. Without a connection it is the last known
+        address at once, and with a connection that does not answer, after ``KNOWN_ADDRESS_S`` (SES-5).
+
+        With ``alone`` no other bookie is asked about, and one that is not registered has no address. Raises BookieUnavailableError.
+        """
+        with self._lock:
+            known = self._addresses.get(bookie_id)
+            change = self._changes.get(bookie_id, 0) + self._losses
+            was_read = self._read.get(bookie_id) == change
+            fresh = was_read and (alone or self._checked.get(bookie_id) == change)
+            nowhere = was_read and bookie_id in self._nowhere
+        if nowhere:
+            return address_of(bookie_id, b"")
+        if known is not None and fresh:
+            return known
+        registration: bytes | None = None
+        try:
+            if known is not None and not self._link.connected:
+                raise MetadataUnavailableError(f"there is no connection to {self._place}")
+            registration = self._registration(bookie_id, self._timeout_s if known is None else min(self._timeout_s, KNOWN_ADDRESS_S))
+            address = address_of(bookie_id, registration, registered=alone)
+            if registration is None:
+                check_nobodys(bookie_id, address, self._by_place())
+            elif not alone:
+                check_latest(bookie_id, address, self._by_place(), self._created)
+        except MetadataUnavailableError:
+            if known is not None:
+                return known
+            raise
+        except BookieUnavailableError:
+            self._keep(bookie_id, registration, None, change, alone)
+            raise
+        self._keep(bookie_id, registration, address, change, alone)
+        return address
+
+    def _keep(self, bookie_id: BookieId, registration: bytes | None, address: Address | None, change: int, alone: bool) -> None:
+        """Keep what a registration told that was read after so many changes. It holds until there are more, also if an answer of before
+        comes behind a newer one. Of a bookie without one nothing is kept, because nothing tells when it comes back."""
+        with self._lock:
+            self._read[bookie_id] = change
+            if not alone:
+                self._checked[bookie_id] = change
+            self._addresses.pop(bookie_id, None)
+            self._nowhere.discard(bookie_id)
+            if registration is not None and address is not None:
+                self._addresses[bookie_id] = address
+            elif registration is not None:
+                self._nowhere.add(bookie_id)
+
+    def _by_place(self) -> ByPlace:
+        """Return the registered bookies by their addresses. It is made anew when others are registered than at the last call, or a
+        registration has changed since."""
+        with self._lock:
+            changes = self._all_changes, self._losses  # these come before the reads, so that a change during them counts
+        view = self._registered()
+        state = (changes, view)
+        kept, found = self._occupied
+        if kept != state:
+            addresses, missing = [], False
+            for bookie in (*view.writable, *view.readonly):
+                try:
+                    addresses.append((bookie, self.resolve(bookie, alone=True)))
+                except BookieUnavailableError:  # it may be registered again any moment, if it is not, and nothing will tell of it
+                    missing = missing or bookie not in self._nowhere
+            found = by_place(addresses)
+            self._occupied = (None if missing else state, found)
+        return found
+
+    def _created(self, bookie_id: BookieId) -> int | None:
+        """Return the transaction by which a bookie registered, None if it is not registered."""
+        made = [self._nodes.created(self._node_of(bookie_id, readonly)) for readonly in (False, True)]
+        return max((one for one in made if one is not None), default=None)
+
+    def _registration(self, bookie_id: BookieId, timeout_s: float) -> bytes | None:
+        for readonly in (False, True):
+            try:
+                return self._nodes.get(self._node_of(bookie_id, readonly), self.on_event, timeout_s).data
+            except NoNodeError:
+                continue
+        return None
