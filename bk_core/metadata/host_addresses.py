@@ -20,28 +20,40 @@ AT_ONCE = 32
 _LOOK_S = 0.1  # between two looks if the client is being closed
 
 
-def addresses_of(hosts: Collection[str], lookup: Lookup, is_closed: Callable[[], bool], timeout_s: float = NAMES_S) -> dict[str, str]:
+def addresses_of(
+    hosts: Collection[str], lookup: Lookup, is_closed: Callable[[], bool], hung: dict[str, None], timeout_s: float = NAMES_S
+) -> dict[str, str]:
     """Return the address of each host: that of IPv4 if there is one, or the host itself if it is not known. Hosts of which nothing is known
-    after ``timeout_s``, or once ``is_closed``, are left out."""
+    after ``timeout_s`` seconds, or once ``is_closed``, are left out.
+
+    ``hung`` has the names of earlier questions that were not looked up in time, the last ones last, and gets those of this question. They
+    are looked up behind all others, or ``AT_ONCE`` names that hang would keep these from being looked up, each time.
+    """
     told: dict[str, str] = {}
     for host in hosts:
         with suppress(ValueError):
             told[host] = str(ipaddress.ip_address(host))
-    waiting = deque(sorted(set(hosts) - told.keys()))
+    names = set(hosts) - told.keys()
+    for name in hung.keys() - names:
+        del hung[name]
+    waiting = deque([*sorted(names - hung.keys()), *hung])
     answers: SimpleQueue[tuple[str, Found]] = SimpleQueue()
     deadline = time.monotonic() + timeout_s
-    under_way = 0
+    under_way: set[str] = set()
     while waiting or under_way:
-        while waiting and under_way < AT_ONCE:
-            under_way += 1
-            lookup(waiting[0], 0, partial(_answer, answers, waiting.popleft()))
+        while waiting and len(under_way) < AT_ONCE:
+            name = waiting.popleft()
+            under_way.add(name)
+            hung.pop(name, None)
+            lookup(name, 0, partial(_answer, answers, name))
         left = deadline - time.monotonic()
         if left <= 0 or is_closed():
             break
         with suppress(Empty):
             host, found = answers.get(timeout=min(_LOOK_S, left))
             told[host] = _first(found) or host
-            under_way -= 1
+            under_way.discard(host)
+    hung.update(dict.fromkeys(sorted(under_way)))
     return told
 
 

@@ -176,6 +176,7 @@ class ScriptedRacks:
         self._wanted: dict[BookieId, int] = {}  # with the change that brought the bookie
         self._failed: dict[BookieId, str] = {}  # of those that are wanted, with what was wrong; always replaced as a whole
         self._locations: dict[BookieId, str] = {}  # also of the ``GONE_MAX`` that were asked for last and are gone
+        self._hung: dict[str, None] = {}  # names, of the asker alone
         self._topology = Topology()
         self._asker = BackgroundLoop("bookkeeper-racks", self._ask, of_client=True)
         self._asker.start()
@@ -279,7 +280,7 @@ class ScriptedRacks:
                 failed[bookie] = away
             elif _is_no_host(hosts.get(bookie, "")):
                 failed[bookie] = f"bookie {bookie} is registered with {brief(hosts.pop(bookie))}, which is no host"
-        found = addresses_of(set(hosts.values()), self._lookup, lambda: self._script.is_closed)
+        found = addresses_of(set(hosts.values()), self._lookup, lambda: self._script.is_closed, self._hung)
         failed |= {one: f"the name {host} was not looked up within {NAMES_S:g} s" for one, host in hosts.items() if host not in found}
         return {bookie: found[host] for bookie, host in hosts.items() if host in found}, failed
 

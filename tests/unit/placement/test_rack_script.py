@@ -20,7 +20,7 @@ from bk_core.client.doctor.bookies import judge_cluster
 from bk_core.client.doctor.facts import rack_of
 from bk_core.errors import InvalidArgumentError, MetadataUnavailableError, NotEnoughBookiesError
 from bk_core.metadata import rack_script
-from bk_core.metadata.host_addresses import NAMES_S, addresses_of
+from bk_core.metadata.host_addresses import AT_ONCE, NAMES_S, addresses_of
 from bk_core.metadata.memory import MemoryStore
 from bk_core.metadata.rack_script import ADDRESSES_MAX, RETRY_S, RackScript, ScriptedRacks
 from bk_core.metadata.uri import parse
@@ -232,6 +232,34 @@ def test_names_that_hang_delay_no_others_and_nobody_for_long(store: MemoryStore,
     comes(lambda: not racks.problem)
     assert racks.topology().rack_of("s3") == "/rack-7"
     racks.close()
+
+
+def test_names_that_hang_do_not_keep_others_from_being_looked_up_for_ever() -> None:
+    """Nor do those that hang keep each other: each comes to its turn."""
+    ended, answering = threading.Event(), {"z"}
+    asked: list[str] = []
+
+    def hanging(host: str, *_: object, **__: object) -> list[Any]:
+        if host not in answering:
+            ended.wait(60)
+        return known("bookie.example")
+
+    def question(names: list[str]) -> dict[str, str]:
+        def lookup(host: str, port: int, then: Any) -> None:
+            asked.append(host)
+            Names(lambda tell: tell(), hanging).lookup(host, port, then)
+
+        asked.clear()
+        return addresses_of(names, lookup, lambda: False, hung, 0.1)
+
+    hung: dict[str, None] = {}
+    slow = [f"slow{number:02}" for number in range(AT_ONCE + 2)]
+    assert question([*slow, "z"]) == {} and asked == slow[:AT_ONCE]
+    assert question([*slow, "z"]) == {"z": "10.0.0.7"} and asked == [*slow[AT_ONCE:], "z", *slow[: AT_ONCE - 2]]
+    answering.update(slow[AT_ONCE - 2 : AT_ONCE])
+    assert question(slow) == dict.fromkeys(slow[AT_ONCE - 2 : AT_ONCE], "10.0.0.7")
+    assert question(slow[:1]) == {} and list(hung) == slow[:1]
+    ended.set()
 
 
 def test_a_client_whose_names_hang_closes_at_once(store: MemoryStore, script: Script) -> None:
