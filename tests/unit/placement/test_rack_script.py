@@ -258,6 +258,7 @@ def test_names_that_hang_do_not_keep_others_from_being_looked_up_for_ever() -> N
     assert question([*slow, "z"]) == {"z": "10.0.0.7"} and asked == [*slow[AT_ONCE:], "z", *slow[: AT_ONCE - 2]]
     answering.update(slow[AT_ONCE - 2 : AT_ONCE])
     assert question(slow) == dict.fromkeys(slow[AT_ONCE - 2 : AT_ONCE], "10.0.0.7")
+    assert asked[:2] == slow[AT_ONCE - 2 : AT_ONCE]  # which were not looked up at all last time
     assert question(slow[:1]) == {} and list(hung) == slow[:1]
     ended.set()
 
