@@ -289,6 +289,7 @@ class Session:
         was told."""
         if self._watch is not None:
             self._watch.refresh()
+        self.reactor.post(self._look_for_moved)  # the list may be the same, and a bookie of it elsewhere
 
     def note_answer(self, bookie: BookieId, status: Status) -> None:
         """Note the answer of a bookie for the quarantine (CR-2). Reactor thread."""
