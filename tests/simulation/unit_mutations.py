@@ -48,6 +48,7 @@ _ROOT = "bk_core.metadata.tree.cluster", "tests/unit/metadata/test_cluster_at_ro
 _LISTING = "bk_core.protocol.bookie.reads", "tests/unit/bookie/test_listing.py"
 _PATHS = "bk_core.protocol.files.paths", "tests/unit/files/test_paths.py"
 _AUDITING = "bk_core.protocol.ledger.replication.auditing", "tests/unit/ledger/test_auditing.py"
+_REPAIR = "bk_core.client.repair.jobs", "tests/unit/client/test_replication.py"
 _GONE_LEDGER = "        if record is None:\n            return EntryListResponse(request.request_id, Status.NO_LEDGER, request.ledger_id)\n"
 
 
@@ -373,6 +374,27 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "len(self.exchanges) > self.fragments // GROUPS_PER_LEDGER",
         "len(self.exchanges) > 0",
         "tests/unit/ledger/test_ledger_check.py::test_rr15_a_group_is_due_by_number_and_by_bytes",
+    ),
+    _of(
+        _REPAIR,
+        "RR-20 (before)",
+        "early = self._leaving(copied)",
+        "early = self._leaving({})",
+        "test_rr20_copies_on_a_bookie_that_leaves_are_made_elsewhere",
+    ),
+    _of(
+        _REPAIR,
+        "RR-20 (after)",
+        "late = self._leaving(copied)",
+        "late = self._leaving({})",
+        "test_rr20_copies_on_a_bookie_that_leaves_are_made_elsewhere",
+    ),
+    _of(
+        _REPAIR,
+        "RR-20 (stays)",
+        "            del self._report.problems[before:]\n            return True\n",
+        "            del self._report.problems[before:]\n",
+        "test_rr20_a_bookie_that_took_the_copies_stays_where_no_other_does",
     ),
     _of(
         _ROOT,
