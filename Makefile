@@ -90,7 +90,7 @@ lint: setup
 	@$(SAY) "clang-format"; $(BIN)/clang-format --dry-run -Werror $(C_CODE)
 
 # The lane with Spark would end first: behind its own tests it plays those with servers that start all their clusters themselves (LENT).
-LENT        := tests/soak $(addprefix tests/integration/test_,draining.py kill_bookie.py rolling_restart.py)
+LENT        := tests/soak $(addprefix tests/integration/test_,draining.py kill_bookie.py rolling_restart.py moving_bookies.py named_bookies.py)
 SERVER_LANE := tests/integration
 SPARK_LANE  := tests/faults tests/spark tests/spark_soak tests/ui tests/wheel $(LENT)
 SHORT       := -m "not deep"
