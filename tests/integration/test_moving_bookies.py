@@ -31,7 +31,7 @@ THREE: Any = {"ensemble_size": 3, "write_quorum_size": 3, "ack_quorum_size": 2}
 TIMEOUT_S = 30.0
 """The timeout of adds and reads, long enough for a JVM that has just started beside other work."""
 SOON_S = 20.0
-"""What is under way goes on at the new address within this time: it does not wait for the timeout of what was asked at the old one."""
+"""Reads and writes under way go on at the new address within this time: they do not wait for the timeout at the old one."""
 LIMITS = Limits(add_timeout_ns=int(TIMEOUT_S * 1e9), read_timeout_ns=int(TIMEOUT_S * 1e9))
 
 

@@ -1,4 +1,4 @@
-"""What killed drivers leave behind lies in one folder, which goes with the test run."""
+"""Files that killed drivers leave behind lie in one folder, which goes with the test run."""
 
 from __future__ import annotations
 

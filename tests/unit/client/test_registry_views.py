@@ -1,4 +1,4 @@
-"""What a session makes of the lists of registered bookies that it gets: who came, who registered anew, and which list is newer."""
+"""A session reads lists of registered bookies: who came, who registered anew, and which list is newer."""
 
 from __future__ import annotations
 
