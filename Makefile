@@ -13,7 +13,7 @@ STAMPS := .cache/stamps
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE := $(wildcard native/*.c native/*.h)
 HARDEN := native/build_ext.py
-C_CODE := $(NATIVE) $(wildcard native/fuzz/*.c tests/benchmarks/standin/*.[ch])
+C_CODE := $(NATIVE) $(wildcard native/fuzz/*.c tests/benchmarks/standin/*.[ch] tests/unit/client/*.c)
 # .cache/java exists only on machines without a Java of their own
 ENV    := if [ -x .cache/java/bin/java ]; then export JAVA_HOME="$$PWD/.cache/java"; fi; export PATH="$$PWD/$(BIN):$$PATH";
 SAY    := printf '\033[1m== %s\033[0m\n'

@@ -15,6 +15,7 @@ marked function may make calls that do not wait, and gets an error at once befor
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 import threading
@@ -35,6 +36,7 @@ log = logging.getLogger("bk_core.threads")
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 ENDING_S = 5.0  # only functions given to ``atexit`` before ours run between the end of our clients and that of the interpreter
+HEARD_S = 1.0  # a signal may wait this long for its handler while the main thread waits
 _RUNNING = "RUNNING"  # a state of concurrent.futures
 
 _INSTEAD = "give it a callback, or hand it to a thread of your own"
@@ -154,6 +156,23 @@ def cannot_wait(where: str) -> str:
 # --- waiting ----------------------------------------------------------------------------------------------------------
 
 
+def acquired(ticket: threading.Lock, timeout: float | None) -> bool:
+    """Acquire a ticket within ``timeout`` seconds, or whenever it comes if that is None. Return False when the time is up.
+
+    CPython runs the handler of a signal only when a wait is over if the signal came in the moment before that wait began. So the main
+    thread, which runs the handlers, waits in steps of ``HEARD_S``: a Ctrl-C takes effect after this time at the latest.
+    """
+    if threading.get_ident() != threading.main_thread().ident:
+        return ticket.acquire(True, _seconds(timeout))
+    end = math.inf if timeout is None else time.monotonic() + timeout
+    while True:
+        left = end - time.monotonic()
+        if ticket.acquire(True, min(max(0.0, left), HEARD_S)):
+            return True
+        if left <= HEARD_S:
+            return False
+
+
 class Bell:
     """Wakes threads that wait for a change, without a lock. A waiter takes a ``ticket``, looks for the change, and then acquires the
     ticket. It misses no change if every change is followed by ``notify_all``."""
@@ -197,7 +216,7 @@ class Bell:
                 left = end - time.monotonic()
                 if left <= 0:
                     return False
-                ticket.acquire(True, _seconds(left))
+                acquired(ticket, left)
             finally:
                 self.drop(ticket)
         return True
@@ -214,7 +233,7 @@ class Monitor(Bell, RLock):  # type: ignore[misc]  # typeshed calls it final, CP
         ticket, mine = self.ticket(), (1, threading.get_ident())
         try:  # no interrupt strikes before the release is done, and taking the lock again cannot be interrupted
             self._release_save()
-            return ticket.acquire(True, _seconds(timeout))
+            return acquired(ticket, timeout)
         finally:
             self._acquire_restore(mine)
             self.drop(ticket)
@@ -366,7 +385,7 @@ class SafeFuture(Future[T], Generic[T]):
         ticket = self._condition.ticket()
         try:
             if self._state == _RUNNING:
-                ticket.acquire(True, _seconds(timeout))
+                acquired(ticket, timeout)
         finally:
             self._condition.drop(ticket)
 

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from threading import TIMEOUT_MAX
 from typing import Any, Self
 
 from bk_core.arguments import POSITIVE, POSITIVE_SECONDS, SECRET, checked
@@ -34,7 +33,7 @@ from bk_core.protocol.log.exclusive import Insisted
 from bk_core.protocol.log.leader_state import LeaderOptions, Roll
 from bk_core.protocol.log.names import check_not_of_files
 from bk_core.protocol.log.position import Position
-from bk_core.threads import holds_lock, interrupted_call, is_ending, is_own, made_aside
+from bk_core.threads import acquired, holds_lock, interrupted_call, is_ending, is_own, made_aside
 
 __all__ = ["LogSpan", "LogWriter"]
 
@@ -333,7 +332,7 @@ class LogWriter(Leadership):
         try:
             if self._window.admitted(token, ticket):
                 return
-            ticket.acquire(True, min(max(0.0, deadline - time.monotonic()), TIMEOUT_MAX))
+            acquired(ticket, deadline - time.monotonic())
         finally:
             token.gone = True  # no interrupt strikes before this
         if not self._window.leave(token):
