@@ -288,6 +288,7 @@ def _say_repairs(reports: list[RepairReport]) -> None:
     "--wait", type=Number(min=0), default=0.0, show_default=True, help="Seconds for writers to move on, and for it to be stopped."
 )
 @click.option("--delete-cookie", is_flag=True, help="When nothing names the bookie any more and it is down, forget it for good.")
+@click.option("--stopped", is_flag=True, help="With --delete-cookie: you made sure that it has ended, where nobody can tell.")
 @click.option("--yes", is_flag=True, help="With --delete-cookie: do not ask.")
 @_tail_options
 @rate_option
@@ -299,6 +300,7 @@ def decommission(
     address: str | None,
     wait: float,
     delete_cookie: bool,
+    stopped: bool,
     yes: bool,
     recover_open: bool,
     grace: float,
@@ -310,19 +312,22 @@ def decommission(
     as_json: bool,
 ) -> int:
     """Move everything off a bookie, alive or dead, until no fragment of any ledger names it. Exit status 1 if some still do, if the bookie
-    takes new ledgers all the while, or if its cookie was to be deleted and it still ran at the end.
+    takes new ledgers all the while, or if its cookie was to be deleted and stays: it still ran at the end, or nobody can tell.
 
     Stop it first, or make it read-only (--read-only, which is refused where no other bookie could take its copies): clients place new
     ledgers on a bookie as long as it is registered as writable. Live writers go on. A ledger that is being written to the bookie right now
     stays until its writer moves on, or until --recover-open closes it. All ledgers that name the bookie are processed once, and again until
     --wait is over; a copy that is under way then is finished. With --delete-cookie, what is left of --wait is for you to stop the bookie
-    when this says that it is empty.
+    when this says that it is empty. The cookie is deleted where its process has ended: its address refuses connections, or another bookie
+    is registered there. Where its host is gone for good, say so with --stopped.
 
     --json: a line for each ledger that was repaired, as of `bk ledger repair`. The last line has bookie, complete, registered, writable,
-    cookieDeleted, runsAt, namedBy and writtenNow (ledgers).
+    cookieDeleted, runsAt, unseen (why nobody can tell whether it has ended), namedBy and writtenNow (ledgers).
     """
     if address is not None and not read_only:
         raise click.UsageError("--http is for --read-only")
+    if stopped and not delete_cookie:
+        raise click.UsageError("--stopped is for --delete-cookie")
     if delete_cookie and not yes:
         click.confirm(f"move everything off {bookie_id} and forget it for good, so that it cannot start again?", abort=True, err=True)
     with connected(uri, protocol) as client, watched() as show:
@@ -345,6 +350,7 @@ def decommission(
                 bookie_id,
                 wait_s=wait,
                 delete_cookie=delete_cookie,
+                stopped=stopped,
                 on_ledger=announce,
                 on_empty=empty,
                 recover_open=recover_open,
@@ -354,14 +360,15 @@ def decommission(
                 **_access(password, digest),
             )
         _note_refused(client, {bookie for repaired in report.repairs for bookie in repaired.not_admitting})
-    is_done = report.is_complete and not (delete_cookie and (report.registered or report.runs_at is not None))
+    is_done = report.is_complete and not (delete_cookie and (report.registered or report.runs_at is not None or report.unseen))
     if as_json:
         for repaired in report.repairs:
             say_json(display.repair_facts(repaired))
         done = {"complete": report.is_complete, "registered": report.registered, "writable": report.writable}
         runs_at = None if report.runs_at is None else host_port(*report.runs_at)
         named = {"namedBy": report.named_by, "writtenNow": [found.ledger_id for found in report.still_named if found.written]}
-        say_json({"bookie": report.bookie, **done, "cookieDeleted": report.cookie_deleted, "runsAt": runs_at, **named})
+        cookie = {"cookieDeleted": report.cookie_deleted, "runsAt": runs_at, "unseen": report.unseen or None}
+        say_json({"bookie": report.bookie, **done, **cookie, **named})
         return 0 if is_done else 1
     _say_repairs(report.repairs)
     _say_still_named(report)
@@ -417,8 +424,7 @@ def _say_still_named(report: DecommissionReport) -> None:
 
 def _what_next(report: DecommissionReport, delete_cookie: bool) -> str:
     if report.cookie_deleted:
-        unseen = f"; see that its process has ended, because nobody could tell: {report.unseen}" if report.unseen else ""
-        return f"its cookie is deleted: it cannot start again on its old data{unseen}"
+        return "its cookie is deleted: it cannot start again on its old data"
     again = f"then run `bk bookie decommission {report.bookie} --delete-cookie`"
     if report.writable:
         return f"it is still writable, so new ledgers may be placed on it at any time: stop it now, {again}"
@@ -428,6 +434,10 @@ def _what_next(report: DecommissionReport, delete_cookie: bool) -> str:
         still = f"it is not registered, but something still takes connections at {host_port(*report.runs_at)}"
         other = "if another program listens there, BookKeeper.delete_cookie forgets the bookie"
         return f"{still}, as a frozen process does: its cookie is not deleted; end the process, {again} ({other})"
+    if report.unseen:
+        sure = "a process that is frozen or cut off would go on without it; make sure that it has ended"
+        kept = f"its cookie is not deleted, because nobody can tell whether its process has ended: {report.unseen}"
+        return f"{kept}; {sure}, {again[:-1]} --stopped`"
     if delete_cookie:
         return "it had no cookie"
     return "if it is not to come back, run this again with --delete-cookie"

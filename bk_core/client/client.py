@@ -607,6 +607,7 @@ class BookKeeper(LooksInside, StaysHere):
         *,
         wait_s: float = 0.0,
         delete_cookie: bool = False,
+        stopped: bool = False,
         on_ledger: Callable[[int, int, int], None] | None = None,
         on_empty: Callable[[], None] | None = None,
         **options: Unpack[RepairSettings],
@@ -615,10 +616,13 @@ class BookKeeper(LooksInside, StaysHere):
 
         All ledgers that name the bookie are gone through once, and again until ``wait_s`` seconds are over, for writers that have not moved
         on. ``delete_cookie`` forgets the bookie for good once nothing names it and it is down; if it still runs then, the rest of
-        ``wait_s`` is for somebody to stop it, and ``on_empty`` is called when that wait begins. ``on_ledger`` is called before each ledger
-        with its number, how many there are, and its id. ``options`` are the fields of RepairOptions by name.
+        ``wait_s`` is for somebody to stop it, and ``on_empty`` is called when that wait begins. The cookie stays where nobody can tell
+        whether its process has ended: nothing answers at its address, or the bookie has an id of its own and was not registered when this
+        began. ``stopped`` says that you have made sure of it. ``on_ledger`` is called before each ledger with its number, how many there
+        are, and its id. ``options`` are the fields of RepairOptions by name.
 
-        Raises InvalidArgumentError for a bookie that no ledger names, that is not registered and has no cookie.
+        Raises InvalidArgumentError for a bookie that no ledger names, that is not registered and has no cookie, and for ``stopped``
+        without ``delete_cookie``.
 
         Rule: RR-14.
         """
@@ -626,7 +630,14 @@ class BookKeeper(LooksInside, StaysHere):
         from bk_core.client.repair.report import repair_options
 
         return draining.decommission_bookie(
-            self, bookie, repair_options(options), wait_s=wait_s, delete_cookie=delete_cookie, on_ledger=on_ledger, on_empty=on_empty
+            self,
+            bookie,
+            repair_options(options),
+            wait_s=wait_s,
+            delete_cookie=delete_cookie,
+            stopped=stopped,
+            on_ledger=on_ledger,
+            on_empty=on_empty,
         )
 
     @checked()

@@ -6,6 +6,8 @@ Their ids stay. The clients are made once: what they know of addresses is theirs
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +25,7 @@ from bk_core.protocol.limits import Limits
 from tests.integration.conftest import APACHE_VERSION
 from tests.integration.patience import PATIENCE_S, until
 from tests.integration.shelves import Lines, OwnLines, Shelves
+from tests.network.stopping import stop_process
 
 pytestmark = pytest.mark.apache
 ONE: Any = {"ensemble_size": 1, "write_quorum_size": 1, "ack_quorum_size": 1}
@@ -189,3 +192,26 @@ def test_what_bk_says_of_a_bookie_that_is_down(shelves: Shelves, client: bk_core
     shelves.restart(1)
     (health,) = bk("health", "shelf-1")
     assert (health["answer"], health["address"]) == ("answers", here)
+
+
+@pytest.mark.deep
+def test_a_frozen_bookie_of_which_nothing_is_known_keeps_its_cookie(
+    shelves: Shelves, client: bk_core.BookKeeper, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its registration has lapsed, and its id is no address. It goes on later, and an auditor must miss it when it dies after that."""
+    frozen = "shelf-2"
+    bookie = shelves._bookies[2]
+    assert isinstance(bookie, apache.ApacheBookie) and bookie.pid is not None
+    stop_process(bookie.pid)
+    try:
+        until(lambda: frozen not in client.bookies().registered, "its registration does not lapse")
+        assert cli.run(["bookie", "decommission", frozen, "--delete-cookie", "--yes", "--recover-open", "--uri", shelves.uri]) == 1
+        said = capsys.readouterr().out
+        assert "its cookie is not deleted" in said and "its id is no address" in said and said.endswith("--delete-cookie --stopped`\n")
+        assert frozen in client.store.cookies()
+    finally:
+        os.kill(bookie.pid, signal.SIGCONT)
+    until(lambda: frozen in client.bookies().registered, "it does not go on")
+    assert frozen in client.store.cookies()
+    with made_on(client, frozen, ONE) as ledger:
+        ledger.append(b"x")

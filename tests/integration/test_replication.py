@@ -274,6 +274,15 @@ def test_a_bookie_dies_for_good(bookies: LocalCluster, java_client: Any, capsys:
         done = json.loads(capsys.readouterr().out.splitlines()[-1])
         assert (
             done
-            == {"bookie": name, "complete": True, "registered": False, "writable": False, "cookieDeleted": True, "runsAt": None} | EMPTY
+            == {
+                "bookie": name,
+                "complete": True,
+                "registered": False,
+                "writable": False,
+                "cookieDeleted": True,
+                "runsAt": None,
+                "unseen": None,
+            }
+            | EMPTY
         )
         assert run(bookies, "bookie", "decommission", name) == 1  # unknown now

@@ -41,6 +41,7 @@ def decommission_bookie(
     *,
     wait_s: float = 0.0,
     delete_cookie: bool = False,
+    stopped: bool = False,
     on_ledger: Callable[[int, int, int], None] | None = None,
     on_empty: Callable[[], None] | None = None,
 ) -> DecommissionReport:
@@ -48,13 +49,17 @@ def decommission_bookie(
 
     The report comes from a last look at all ledgers, after the last repair: it names those that still name the bookie, and which of these
     are being written to it. ``on_ledger(number, of, ledger_id)`` is called before each. The cookie is deleted only if nothing names the
-    bookie and it is down: it is not registered, and nothing takes connections at its address, as a frozen process does whose registration
-    has lapsed. With ``delete_cookie``, a bookie that is empty and still runs has until ``wait_s`` is over to be stopped:
-    ``on_empty()`` is called when that wait begins. Meanwhile this client places nothing on the bookie, but other clients do as long as it
-    is registered as writable, so it should be made read-only or stopped before.
+    bookie and its process has ended. A registration that has lapsed does not prove that, because a process that is frozen or cut off goes
+    on later. So its address has to refuse connections, or another bookie has to be registered there; where nobody can tell, the cookie
+    stays unless the caller vouches for it (``stopped``). With ``delete_cookie``, a bookie that is empty and still runs has until
+    ``wait_s`` is over to be stopped: ``on_empty()`` is called when that wait begins. Meanwhile this client places nothing on the bookie,
+    but other clients do as long as it is registered as writable, so it should be made read-only or stopped before.
 
-    Raises InvalidArgumentError for a bookie that nobody knows: a mistyped id would look like a finished job.
+    Raises InvalidArgumentError for a bookie that nobody knows, because a mistyped id would look like a finished job, and for ``stopped``
+    without ``delete_cookie``.
     """
+    if stopped and not delete_cookie:
+        raise InvalidArgumentError("stopped=True vouches that the cookie may be deleted: give delete_cookie=True, too")
     client.store.check_cluster()
     if delete_cookie and (why := client.store.unregistered()):
         text = f"it cannot be told whether bookie {bookie} is down, so its cookie is not deleted: {why}"
@@ -75,20 +80,22 @@ def decommission_bookie(
             if process.takes_connections():
                 report.runs_at = _await_end(process, max(deadline, time.monotonic() + ENDS_S))
                 _drain(client, report, options, on_ledger, deadline)  # one that was frozen may have gone on, and taken ledgers
-            report.unseen = process.unseen
             if report.is_complete and not report.registered and report.runs_at is None:
-                report.cookie_deleted = client.delete_cookie(bookie)
+                if stopped or not process.unseen:
+                    report.cookie_deleted = client.delete_cookie(bookie)
+                elif bookie in client.store.cookies():
+                    report.unseen = process.unseen
     return report
 
 
 class _Process:
-    """The process of a bookie, as far as others see it. ``address`` is where the bookie was registered last; ``unseen`` is the reason why
-    nobody can tell whether it has ended, "" where that is known."""
+    """The process of a bookie, as far as others see it. ``address`` is where the bookie was registered last, None if nobody knows;
+    ``unseen`` is the reason why nobody can tell whether the process has ended, "" where that is known."""
 
     def __init__(self, client: BookKeeper, bookie: BookieId) -> None:
         self.client, self.bookie = client, bookie
         self.address: tuple[str, int] | None = None
-        self.unseen = "its id is no address"
+        self.unseen = "nobody knows where it was: its id is no address"
         self.is_registered()
         if self.address is None:
             with suppress(BookieUnavailableError):
@@ -108,15 +115,20 @@ class _Process:
         if self.address is None:
             return False
         try:
-            socket.create_connection(self.address, CONNECT_S).close()
-        except ConnectionRefusedError:
-            self.unseen = ""
+            socket.create_connection(self.address, CONNECT_S, all_errors=True).close()
+        except ExceptionGroup as group:  # a name may have several addresses, and the process may be at any of them
+            silent = [error for error in group.exceptions if not isinstance(error, ConnectionRefusedError)]
+            self.unseen = self._silence(silent[0]) if silent else ""
             return False
         except (OSError, ValueError, OverflowError) as error:
-            self.unseen = f"nothing answers at {host_port(*self.address)} ({error}), as where a host is cut off"
+            self.unseen = self._silence(error)
             return False
         self.unseen = ""
         return not self._is_anothers()
+
+    def _silence(self, error: Exception) -> str:
+        assert self.address is not None
+        return f"nothing answers at {host_port(*self.address)} ({error}), as where a host is gone or cut off"
 
     def _is_anothers(self) -> bool:
         for other in self.client.store.bookies().registered - {self.bookie}:

@@ -231,11 +231,19 @@ def test_decommission_says_what_to_do_next(client: Client, capsys: pytest.Captur
     assert cli.run(["bookie", "decommission", "c:1", "--delete-cookie", "--yes", "--wait", "3"]) == 0
     assert capsys.readouterr().out.endswith("it cannot start again on its old data\n")
     assert client.options["delete_cookie"] is True and client.options["wait_s"] == 3.0
-    client.decommission.unseen = "its id is no address"
-    assert cli.run(["bookie", "decommission", "c:1", "--delete-cookie", "--yes"]) == 0
-    assert "see that its process has ended, because nobody could tell: its id is no address" in capsys.readouterr().out
-    client.decommission.unseen = ""
+    assert client.options["stopped"] is False
     client.decommission.cookie_deleted = False
+    client.decommission.unseen = "its id is no address"
+    assert cli.run(["bookie", "decommission", "c:1", "--delete-cookie", "--yes"]) == 1
+    said = "nobody can tell whether its process has ended: its id is no address; a process that is frozen or cut off would go on without it"
+    shown = capsys.readouterr().out
+    assert said in shown and shown.endswith("then run `bk bookie decommission c:1 --delete-cookie --stopped`\n")
+    assert cli.run(["bookie", "decommission", "c:1", "--delete-cookie", "--yes", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["unseen"] == "its id is no address"
+    client.decommission.unseen = ""
+    assert cli.run(["bookie", "decommission", "c:1", "--delete-cookie", "--stopped", "--yes"]) == 0
+    assert client.options["stopped"] is True
+    capsys.readouterr()
     assert cli.run(["bookie", "decommission", "c:1", "--delete-cookie", "--yes"]) == 0
     assert "it had no cookie" in capsys.readouterr().out
     client.decommission.registered = True  # emptied, and not stopped before the wait was over: what was asked for is not done
@@ -268,6 +276,11 @@ def test_an_interrupted_decommission_says_how_it_leaves_the_bookie(client: Clien
 def test_http_is_for_a_bookie_that_is_to_turn_read_only(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["bookie", "decommission", "c:1", "--http", "h:8080"]) == 2
     assert "--http is for --read-only" in capsys.readouterr().err and not client.options
+
+
+def test_stopped_is_for_a_cookie_that_is_to_be_deleted(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["bookie", "decommission", "c:1", "--stopped"]) == 2
+    assert "--stopped is for --delete-cookie" in capsys.readouterr().err and not client.options
 
 
 @pytest.mark.parametrize(("answer", "status"), [("y\n", 0), ("n\n", 1), ("", 1)])

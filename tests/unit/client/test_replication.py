@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -288,8 +289,8 @@ def test_decommission_ends_when_no_fragment_names_the_bookie(client: BookKeeper)
     assert client.ledger_metadata(other).fragments[0].ensemble == ("b:1", "c:1", "x:1")
     with pytest.raises(InvalidArgumentError, match="there is no bookie never:1: no ledger names it"):
         client.decommission_bookie("never:1", delete_cookie=True)
-    client.store.write_cookie("dead:1", b"5\n", None)
-    assert client.decommission_bookie("dead:1", delete_cookie=True).cookie_deleted
+    client.store.write_cookie("127.0.0.1:2", b"5\n", None)
+    assert client.decommission_bookie("127.0.0.1:2", delete_cookie=True).cookie_deleted
 
 
 @pytest.fixture
@@ -385,10 +386,56 @@ def test_decommission_keeps_the_cookie_of_a_bookie_that_goes_on_meanwhile(client
     assert bookie in client.store.cookies() and bookie not in client.ledger_metadata(taken[0]).fragments[0].ensemble
 
 
-def test_decommission_forgets_a_bookie_whose_address_no_system_takes(client: BookKeeper) -> None:
-    client.store.write_cookie("bk..cluster:3181", b"5\n", None)
-    report = client.decommission_bookie("bk..cluster:3181", delete_cookie=True)
-    assert report.cookie_deleted and report.unseen.startswith("nothing answers at bk..cluster:3181")
+# A full queue of connections answers as little as a host that is gone.
+@pytest.mark.parametrize("where", ["bk..cluster:3181", "shelf-1", "full queue", "one of two addresses"])
+def test_decommission_keeps_the_cookie_where_nobody_can_tell_whether_the_process_has_ended(
+    where: str, client: BookKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller vouches that it has. A bookie that has no cookie has none to keep."""
+    monkeypatch.setattr(draining, "CONNECT_S", 0.3)
+    with ExitStack() as queues:
+        bookie = where if where in {"bk..cluster:3181", "shelf-1"} else f"127.0.0.1:{full_queue(queues)}"
+        if where == "one of two addresses":
+            port = int(bookie.rpartition(":")[2])
+            bookie = f"two.addresses:{port}"
+            both = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, port)) for host in ("127.0.0.1", "127.0.0.2")]
+            monkeypatch.setattr(socket, "getaddrinfo", lambda *_: both)
+        client.store.write_cookie(bookie, b"5\n", None)
+        report = client.decommission_bookie(bookie, delete_cookie=True)
+        assert report.is_complete and not report.cookie_deleted and report.runs_at is None and bookie in client.store.cookies()
+        assert report.unseen.startswith("nobody knows where it was: its id is no address" if where == "shelf-1" else "nothing answers at ")
+        report = client.decommission_bookie(bookie, delete_cookie=True, stopped=True)
+        assert report.cookie_deleted and not report.unseen and bookie not in client.store.cookies()
+
+
+def full_queue(queues: ExitStack) -> int:
+    """Return a port whose system takes no more connections, and refuses none."""
+    listening = queues.enter_context(socket.socket())
+    listening.bind(("127.0.0.1", 0))
+    listening.listen(0)
+    port: int = listening.getsockname()[1]
+    for _ in range(8):
+        waiting = queues.enter_context(socket.socket())
+        waiting.setblocking(False)
+        with suppress(BlockingIOError):
+            waiting.connect(("127.0.0.1", port))
+    return port
+
+
+def test_who_vouches_for_the_end_of_a_bookie_wants_its_cookie_deleted(client: BookKeeper) -> None:
+    with pytest.raises(InvalidArgumentError, match="stopped=True vouches that the cookie may be deleted: give delete_cookie=True, too"):
+        client.decommission_bookie("a:1", stopped=True)
+
+
+def test_decommission_keeps_the_cookie_of_a_process_that_runs_whatever_the_caller_says(
+    client: BookKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draining, "ENDS_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        bookie = f"127.0.0.1:{frozen.getsockname()[1]}"
+        client.store.write_cookie(bookie, b"5\n", None)
+        report = client.decommission_bookie(bookie, delete_cookie=True, stopped=True)
+    assert report.runs_at is not None and not report.cookie_deleted and bookie in client.store.cookies()
 
 
 def test_decommission_takes_no_other_bookie_for_the_one_it_forgets(client: BookKeeper) -> None:
@@ -415,14 +462,6 @@ def test_rr16_a_bookie_that_is_spared_keeps_its_replicas(client: BookKeeper) -> 
     report = client.repair_ledger(ledger_id, spared=["away:1", "gone:1"])
     assert not report.is_complete and client.ledger_metadata(ledger_id).fragments[0].ensemble == ("away:1", "b:1", "gone:1")
     assert any(problem.startswith("away:1 is away for now") for problem in report.problems)
-
-
-def test_decommission_tells_of_a_bookie_for_whose_process_nobody_could_look(client: BookKeeper) -> None:
-    client.store.write_cookie("shelf-1", b"5\n", None)
-    report = client.decommission_bookie("shelf-1", delete_cookie=True)
-    assert report.cookie_deleted and report.unseen == "its id is no address"
-    client.store.write_cookie("127.0.0.1:2", b"5\n", None)
-    assert client.decommission_bookie("127.0.0.1:2", delete_cookie=True).unseen == ""
 
 
 def test_decommission_waits_for_writers_to_move_on(client: BookKeeper, emptied: str) -> None:
