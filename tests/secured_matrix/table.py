@@ -90,8 +90,7 @@ JAVA_STAYS_OUT = (
 )
 UNDECODED = Sign("java.log", "unknown response : op code = 6")
 NOT_TLS = Sign("bookie-*/bookie.log", "NotSslRecordException")
-
-HUNG_UP = Sign("java.log", "failure when writing TLS control frames")
+NO_FRAME = Sign("bookie-*/bookie.log", "initialCapacity : -1 (expected: >= 0)")
 
 
 def signs_outside(place: Place, protocol: str) -> tuple[Sign, ...]:
@@ -100,7 +99,7 @@ def signs_outside(place: Place, protocol: str) -> tuple[Sign, ...]:
     if place.bookies == EMBEDDED or place.transport == "plain" or place.auth == "none":
         return ()
     if place.bookies == "4.14.7":
-        return (HUNG_UP,) if protocol == "v2" else (NOT_TLS,)
+        return (NO_FRAME,) if protocol == "v2" else (NOT_TLS,)
     return (UNDECODED,) if protocol == "v2" else ()
 
 

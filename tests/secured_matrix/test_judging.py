@@ -14,7 +14,7 @@ from bk_core.bookie.apache import KNOWN_VERSIONS
 from tests.secured_matrix import operations, play
 from tests.secured_matrix.logs import client_log, shown_secrets
 from tests.secured_matrix.operations import Sides, java_comes_in
-from tests.secured_matrix.table import EMBEDDED, HUNG_UP, JAVA, JAVA_STAYS_OUT, NOT_TLS, UNDECODED, Place, Row, rows_of, signs_outside
+from tests.secured_matrix.table import EMBEDDED, JAVA, JAVA_STAYS_OUT, NO_FRAME, NOT_TLS, UNDECODED, Place, Row, rows_of, signs_outside
 from tests.soak.java_side import JavaFailedError
 
 BOTH = (NOT_TLS, UNDECODED)
@@ -64,7 +64,7 @@ def test_java_may_stay_out_where_the_document_says_so_and_nowhere_else() -> None
     for release in KNOWN_VERSIONS:
         for way in ("tls", "mutual"):
             for auth in ("digest", "gssapi"):
-                expected[f"{release} {way} {auth} v2"] = (HUNG_UP,) if release == "4.14.7" else (UNDECODED,)
+                expected[f"{release} {way} {auth} v2"] = (NO_FRAME,) if release == "4.14.7" else (UNDECODED,)
                 if release == "4.14.7":
                     expected[f"{release} {way} {auth} v3"] = (NOT_TLS,)
     assert {name: signs for name, signs in found.items() if signs} == expected
