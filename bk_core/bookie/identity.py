@@ -61,10 +61,10 @@ def examine(store: MetadataStore, bookie_id: str, directory: Path) -> Finding:
             raise InvalidArgumentError(
                 f"{directory} is not the directory of bookie {bookie_id}: {owner} has another {', '.join(differences)}"
             )
-    return _judge(local is not None, stored is not None, condition_of(directory / "current"), path)
+    return _judge(local is not None, stored is not None, condition_of(directory / "current"), path, bookie_id)
 
 
-def _judge(local: bool, stored: bool, condition: Condition, path: Path) -> Finding:
+def _judge(local: bool, stored: bool, condition: Condition, path: Path, bookie_id: str) -> Finding:
     """Judge the directory. A first start that was killed half-way leaves no ledger behind, which distinguishes it from a loss."""
     if condition is Condition.DAMAGED:
         return Finding(Standing.LOST, f"the storage in {path.parent} is damaged")
@@ -73,7 +73,8 @@ def _judge(local: bool, stored: bool, condition: Condition, path: Path) -> Findi
     if local and condition is Condition.ABSENT:
         return Finding(Standing.LOST, f"there is {path}, but no storage beside it")
     if condition is Condition.USED and not stored:
-        return Finding(Standing.LOST, "there are ledgers here, but the metadata store has no cookie of it")
+        again = f" (`bk bookie cookie put {bookie_id} {path}` brings back one that was deleted by mistake)" if local else ""
+        return Finding(Standing.LOST, f"there are ledgers here, but the metadata store has no cookie of it{again}")
     return Finding(Standing.SAME if local and stored else Standing.NEW)
 
 

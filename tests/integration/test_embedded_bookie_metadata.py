@@ -171,6 +171,22 @@ def test_b10_a_bookie_without_its_data_does_not_start(store: MemoryStore, tmp_pa
     assert store.bookies().writable == ()
 
 
+def test_a_bookie_whose_cookie_was_deleted_says_how_it_gets_it_back(store: MemoryStore, tmp_path: Path) -> None:
+    """It has lost nothing then, and starts with all that it has."""
+    with EmbeddedBookie(tmp_path, store=store) as bookie:
+        fill(bookie, 1, [0])
+        mine = bookie.bookie_id
+    store.delete_cookie(mine, store.read_cookie(mine).version)
+    with pytest.raises(InvalidArgumentError, match="no cookie of it") as refused:
+        EmbeddedBookie(tmp_path, store=store).start()
+    command = f"bk bookie cookie put {mine} "
+    assert command in str(refused.value)
+    file = Path(str(refused.value).partition(command)[2].partition("`")[0])
+    store.write_cookie(mine, file.read_bytes(), None)
+    with EmbeddedBookie(tmp_path, store=store) as bookie, peer_of(bookie) as peer:
+        assert peer.status(read(1, 0)) is Status.OK
+
+
 def test_b10_limbo_until_closed_and_fetched(store: MemoryStore, tmp_path: Path) -> None:
     """B-10, RC-25, RC-26, RC-27: fenced and unknowing before it serves; whole again once somebody has closed the ledger."""
     entries = range(300)
