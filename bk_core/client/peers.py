@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Protocol
 
-from bk_core.display.words import host_port
 from bk_core.errors import MetadataOutcomeUnknownError, MetadataUnavailableError
 from bk_core.metadata.store import BookieView, MetadataStore
 from bk_core.net.link import BookieLink
@@ -98,46 +97,39 @@ class Resolver:
         self._metadata_call = metadata_call
         self._book = AddressBook()
         self._waiting: dict[BookieId, list[Then]] = {}
-        self._owners: dict[Address, BookieId] = {}  # the bookies that came since, by where they registered
 
     def came(self, bookie: BookieId, address: Address) -> None:
-        """Learn that a bookie has registered at an address: whoever was there before is not, even if its registration still stands."""
-        self._owners[address] = bookie
-
-    def gone(self, bookies: Collection[BookieId]) -> None:
-        """Learn that registrations are gone: what they say of addresses holds no more."""
-        self._owners = {address: owner for address, owner in self._owners.items() if owner not in bookies}
-
-    def _then(self, bookie: BookieId, then: Then, address: Address | None, problem: str) -> None:
-        owner = None if address is None else self._owners.get(address, bookie)
-        if address is not None and owner != bookie:
-            then(None, f"bookie {owner} has registered at {host_port(*address)}, so bookie {bookie} is not there any more")
-        else:
-            then(address, problem)
+        """Learn that a bookie has registered at an address. The store is asked anew about others that were there (LINK-4)."""
+        self._book.taken(bookie, address)
 
     def resolve(self, bookie: BookieId, then: Then) -> None:
         """Call ``then`` with the address, or with None and the reason, exactly once and never before this returns."""
         found = self._book.look_up(bookie)
         self._waiting.setdefault(bookie, []).append(then)
         if found.ask:
-            self._metadata_call(partial(self._store.resolve, bookie), partial(self._looked_up, bookie))
+            self._ask(bookie)
         if found.known is not None:
             self._reactor.call_later(PATIENCE_NS, partial(self._waited, bookie, then, found.known))
 
+    def _ask(self, bookie: BookieId) -> None:
+        self._metadata_call(partial(self._store.resolve, bookie), partial(self._looked_up, bookie))
+
     def _looked_up(self, bookie: BookieId, address: Address | None, error: Exception | None) -> None:
         if address is not None:
-            self._book.learned(bookie, address)
+            if not self._book.learned(bookie, address):
+                self._ask(bookie)
+                return
         else:
             unreachable = isinstance(error, MetadataUnavailableError | MetadataOutcomeUnknownError)
             address = self._book.not_learned(bookie, unreachable=unreachable)
         for then in self._waiting.pop(bookie, ()):
-            self._then(bookie, then, address, str(error) if error else "")
+            then(address, str(error) if error else "")
 
     def _waited(self, bookie: BookieId, then: Then, known: Address) -> None:
         waiting = self._waiting.get(bookie, [])
-        if then in waiting:
+        if then in waiting and self._book.is_known(bookie, known):
             waiting.remove(then)
-            self._then(bookie, then, known, "")
+            then(known, "")
 
 
 class Unlisting:

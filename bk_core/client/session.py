@@ -254,7 +254,6 @@ class Session:
     def _tell_of_bookies(self, gone: Collection[BookieId], back: Collection[BookieId], came: frozenset[BookieId]) -> None:
         """Tell all whom it concerns that registrations are ``gone`` or ``back``, and that bookies ``came`` which may be written to."""
         self._refusals.over(*gone)
-        self._resolver.gone(gone)
         for bookie in back if self._has_seen_bookies else ():  # not those that were there when this client began
             self.metadata_call(partial(self.store.resolve, bookie), partial(self._came_at, bookie))
         self._has_seen_bookies = self._has_seen_bookies or bool(back)

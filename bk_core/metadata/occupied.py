@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from bk_core.display.words import host_and_port, host_port
+from bk_core.display.words import host_port
 from bk_core.errors import BookieUnavailableError
 from bk_core.protocol.ledger.metadata import BookieId
 
@@ -43,16 +43,18 @@ def check_latest(bookie_id: BookieId, address: Address, registered: ByPlace, cre
     there later: the registration of a killed bookie stands until its session ends, and whoever has its address by then would take its
     entries, and deny those that it was never given (metadata.md 4.4).
 
-    ``created`` returns when a bookie registered, as a number that grows, None for one that is not registered. An id that is the address
-    itself is not looked at.
+    ``created`` returns when a bookie registered, as a number that grows, None for one that is not registered.
     """
-    if host_and_port(bookie_id) == address:
-        return
     for other in {other for place in _places(address) for other in registered.get(place, ())} - {bookie_id}:
         mine, its = created(bookie_id), created(other)
         if its is not None and (mine is None or mine < its):
             text = f"bookie {other} has registered at {host_port(*address)} later, so bookie {bookie_id} is not there any more"
             raise BookieUnavailableError(text, bookie=bookie_id)
+
+
+def meets(address: Address, others: Iterable[Address]) -> bool:
+    """Return True if one of the other addresses is the same in another spelling, or in this one."""
+    return not _places(address).isdisjoint(place for other in others for place in _places(other))
 
 
 def _places(address: Address) -> frozenset[Address]:

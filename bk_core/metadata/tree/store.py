@@ -438,6 +438,7 @@ class TreeStore(ABC):
         # in ZooKeeper's layout "readonly" stands among the writable ones, and is no bookie id
         places = (f"{self._root}/{self._names.readonly}", f"{self._root}/{self._names.writable}")
         readonly, writable = (set(filter(is_bookie_id, self._base.children(place, watch))) for place in places)
+        self._whereabouts.on_list(frozenset(writable | readonly))
         return BookieView(tuple(sorted(writable)), tuple(sorted(readonly - writable)))
 
     # registrations -----------------------------------------------------------------------------------------------------

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from threading import RLock
 from typing import Any
 
+from bk_core.background import WorkerPool
+from bk_core.display.words import host_and_port
 from bk_core.errors import BookieUnavailableError, MetadataUnavailableError, NoNodeError
-from bk_core.metadata.occupied import Address, ByPlace, by_place, check_latest, check_nobodys
-from bk_core.metadata.service_info import address_of
+from bk_core.metadata.occupied import Address, ByPlace, by_place, check_latest, check_nobodys, meets
+from bk_core.metadata.service_info import address_of, is_address
 from bk_core.metadata.store import BookieView
 from bk_core.metadata.tree.connected import KNOWN_ADDRESS_S, Connected
 from bk_core.metadata.tree.nodes import Nodes
 from bk_core.protocol.ledger.metadata import BookieId
+
+READS_AT_ONCE = 16
 
 
 class Whereabouts:
@@ -38,10 +44,12 @@ class Whereabouts:
         self._addresses: dict[BookieId, Address] = {}
         self._nowhere: set[BookieId] = set()  # registered, and nothing tells where
         self._changes: dict[BookieId, int] = {}  # of registrations, as far as they are known
-        self._all_changes = 0
+        self._all_changes = 0  # of registrations, and of the list of those that have one
         self._losses = 0  # of the connection, after which any may have changed
-        self._read: dict[BookieId, int] = {}  # both together when a registration was read
-        self._checked: dict[BookieId, int] = {}  # both together when no other bookie was found to have registered there later
+        self._read: dict[BookieId, int] = {}  # its changes and the losses when a registration was read
+        self._checked: dict[BookieId, int] = {}  # all changes and the losses when no other bookie was found to have registered there later
+        self._listed: frozenset[BookieId] = frozenset()  # those that had a registration when they were listed last
+        self._has_named = False  # True if ids of some of them are no addresses
         self._occupied: tuple[object, ByPlace] = (None, {})  # with the state for which it holds; replaced as a whole
 
     def changes_of(self, bookie_id: BookieId) -> int:
@@ -52,6 +60,13 @@ class Whereabouts:
         """Note that the connection was lost or made."""
         with self._lock:
             self._losses += 1
+
+    def on_list(self, registered: frozenset[BookieId]) -> None:
+        """Note which bookies have a registration. One that is new may be at the address of another."""
+        with self._lock:
+            if registered != self._listed:
+                self._listed, self._has_named = registered, not all(map(is_address, registered))
+                self._all_changes += 1
 
     def on_event(self, event: Any) -> None:
         """Note that a registration changed or, without a path, that the connection was lost."""
@@ -72,47 +87,63 @@ class Whereabouts:
         """
         with self._lock:
             known = self._addresses.get(bookie_id)
-            change = self._changes.get(bookie_id, 0) + self._losses
+            change, changes = self._changes.get(bookie_id, 0) + self._losses, self._all_changes + self._losses
             was_read = self._read.get(bookie_id) == change
-            fresh = was_read and (alone or self._checked.get(bookie_id) == change)
-            nowhere = was_read and bookie_id in self._nowhere
-        if nowhere:
+            is_checked = alone or self._checked.get(bookie_id) == changes
+        if was_read and known is None and bookie_id in self._nowhere:
             return address_of(bookie_id, b"")
-        if known is not None and fresh:
+        if was_read and known is not None and (is_checked or self._is_alone_at(bookie_id, known)):
             return known
-        registration: bytes | None = None
         try:
             if known is not None and not self._link.connected:
                 raise MetadataUnavailableError(f"there is no connection to {self._place}")
-            registration = self._registration(bookie_id, self._timeout_s if known is None else min(self._timeout_s, KNOWN_ADDRESS_S))
-            address = address_of(bookie_id, registration, registered=alone)
-            if registration is None:
-                check_nobodys(bookie_id, address, self._by_place())
-            elif not alone:
+            if was_read and known is not None:
+                address = known
+            else:
+                timeout_s = self._timeout_s if known is None else min(self._timeout_s, KNOWN_ADDRESS_S)
+                registration = self._registration(bookie_id, timeout_s)
+                address = self._told(bookie_id, registration, change, alone)
+                if registration is None:
+                    check_nobodys(bookie_id, address, self._by_place())
+                    return address
+            if not alone and not self._is_alone_at(bookie_id, address):
                 check_latest(bookie_id, address, self._by_place(), self._created)
         except MetadataUnavailableError:
-            if known is not None:
-                return known
-            raise
-        except BookieUnavailableError:
-            self._keep(bookie_id, registration, None, change, alone)
-            raise
-        self._keep(bookie_id, registration, address, change, alone)
+            if known is None or self._is_shared(bookie_id, known):
+                raise
+            return known
+        if not alone:
+            with self._lock:
+                self._checked[bookie_id] = changes
         return address
 
-    def _keep(self, bookie_id: BookieId, registration: bytes | None, address: Address | None, change: int, alone: bool) -> None:
-        """Keep what a registration told that was read after so many changes. It holds until there are more, also if an answer of before
-        comes behind a newer one. Of a bookie without one nothing is kept, because nothing tells when it comes back."""
+    def _told(self, bookie_id: BookieId, registration: bytes | None, change: int, alone: bool) -> Address:
+        """Return the address that a registration tells, and keep it. It was read after ``change`` changes and holds until there are more,
+        also if an answer of before comes behind a newer one. Of a bookie without one nothing is kept, because nothing tells when it comes
+        back."""
         with self._lock:
             self._read[bookie_id] = change
-            if not alone:
-                self._checked[bookie_id] = change
             self._addresses.pop(bookie_id, None)
             self._nowhere.discard(bookie_id)
-            if registration is not None and address is not None:
+            try:
+                address = address_of(bookie_id, registration, registered=alone)
+            except BookieUnavailableError:
+                if registration is not None:
+                    self._nowhere.add(bookie_id)
+                raise
+            if registration is not None:
                 self._addresses[bookie_id] = address
-            elif registration is not None:
-                self._nowhere.add(bookie_id)
+            return address
+
+    def _is_alone_at(self, bookie_id: BookieId, address: Address) -> bool:
+        """Return True if nobody else can be at the address, because it is the id itself and no bookie has an id of another kind."""
+        return not self._has_named and address == host_and_port(bookie_id)
+
+    def _is_shared(self, bookie_id: BookieId, address: Address) -> bool:
+        """Return True if another registered bookie is known at the same address. Only the servers tell which of them came later."""
+        with self._lock:
+            others = [at for other, at in self._addresses.items() if other != bookie_id and other in self._listed]
+        return meets(address, others)
 
     def _by_place(self) -> ByPlace:
         """Return the registered bookies by their addresses. It is made anew when others are registered than at the last call, or a
@@ -123,6 +154,7 @@ class Whereabouts:
         state = (changes, view)
         kept, found = self._occupied
         if kept != state:
+            self._read_ahead((*view.writable, *view.readonly))
             addresses, missing = [], False
             for bookie in (*view.writable, *view.readonly):
                 try:
@@ -132,6 +164,23 @@ class Whereabouts:
             found = by_place(addresses)
             self._occupied = (None if missing else state, found)
         return found
+
+    def _read_ahead(self, bookies: Sequence[BookieId]) -> None:
+        """Read the registrations that are not known, many at once: one after the other costs a round trip each."""
+        with self._lock:
+            unread = [one for one in bookies if self._read.get(one) != self._changes.get(one, 0) + self._losses]
+        if len(unread) < 2:
+            return
+        pool = WorkerPool("bk-whereabouts", min(len(unread), READS_AT_ONCE))
+        try:
+            for future in [pool.call(partial(self._read_one, bookie)) for bookie in unread]:
+                future.result()
+        finally:
+            pool.close()
+
+    def _read_one(self, bookie_id: BookieId) -> None:
+        with suppress(BookieUnavailableError):
+            self.resolve(bookie_id, alone=True)
 
     def _created(self, bookie_id: BookieId) -> int | None:
         """Return the transaction by which a bookie registered, None if it is not registered."""

@@ -183,6 +183,34 @@ def test_an_address_is_that_of_the_bookie_that_registered_there_last(store: Slow
     on_reactor(session, session._links.clear)
 
 
+def test_two_bookies_that_changed_places_unseen_are_found(store: Slow, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LINK-4: the client was cut off meanwhile, and the list that it gets is the same."""
+    places = [("10.0.0.7", 1), ("10.0.0.8", 1)]
+    shelves = [store.register_bookie(f"shelf-{number}", *place) for number, place in enumerate(places)]
+    assert [resolved(session, f"shelf-{number}")[0] for number in (0, 1)] == places
+    monkeypatch.setattr(session, "_bookies_changed", lambda _view: None)
+    for registration in shelves:
+        registration.close()
+    shelves = [store.register_bookie(f"shelf-{number}", *place) for number, place in enumerate(reversed(places))]
+    monkeypatch.undo()
+    session._bookies_changed(store.bookies())
+    assert [resolved(session, f"shelf-{number}")[0] for number in (0, 1)] == places[::-1]
+    for registration in shelves:
+        registration.close()
+
+
+def test_an_answer_about_a_bookie_that_has_moved_since_takes_no_address_from_another(store: Slow, session: Session) -> None:
+    """LINK-4: it comes behind the registration of whoever is there now."""
+    moved = store.register_bookie("shelf-0", "10.0.0.7", 1)
+    moved.close()
+    moved = store.register_bookie("shelf-0", "10.0.0.8", 1)
+    there = store.register_bookie("shelf-1", "10.0.0.7", 1)
+    on_reactor(session, lambda: session._came_at("shelf-0", ("10.0.0.7", 1), None))
+    assert resolved(session, "shelf-1")[0] == ("10.0.0.7", 1) and resolved(session, "shelf-0")[0] == ("10.0.0.8", 1)
+    moved.close()
+    there.close()
+
+
 def resolved(session: Session, bookie: str) -> tuple[object, str]:
     found: Future[tuple[object, str]] = Future()
     session.reactor.post(lambda: session._resolver.resolve(bookie, lambda *answer: found.set_result(answer)))  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +28,7 @@ class Cluster:
     def __init__(self, many: int = 0) -> None:
         self.nodes = {f"/writable/b{number}": _at(f"10.0.{number // 250}.{number % 250}") for number in range(many)}
         self.watched: dict[str, Callable[[Any], None]] = {}
+        self.order = {path: number for number, path in enumerate(self.nodes)}
         self.listed: tuple[str, ...] | None = None
         self.reads = self.lists = 0
         self.is_away = False
@@ -55,14 +57,20 @@ class Cluster:
         writable, readonly = (
             tuple(sorted(path.rpartition("/")[2] for path in self.nodes if path.startswith(kind))) for kind in ("/w", "/r")
         )
-        return BookieView(writable if self.listed is None else self.listed, readonly)
+        view = BookieView(writable if self.listed is None else self.listed, readonly)
+        self.whereabouts.on_list(view.registered)
+        return view
+
+    def created(self, path: str) -> int | None:
+        return self.order.get(path)
 
     def put(self, bookie: str, data: bytes | None) -> None:
         path = f"/writable/{bookie}"
         if data is None:
-            del self.nodes[path]
+            del self.nodes[path], self.order[path]
         else:
             self.nodes[path] = data
+            self.order.setdefault(path, max(self.order.values(), default=-1) + 1)
         watch = self.watched.pop(path, None)
         if watch is not None:
             watch(SimpleNamespace(path=path))
@@ -143,6 +151,79 @@ def test_the_last_known_address_holds_while_nobody_answers() -> None:
     assert cluster.whereabouts.resolve("b0") == ("10.0.0.0", 3181)
     with pytest.raises(MetadataUnavailableError):
         cluster.whereabouts.resolve(DEAD)
+
+
+def test_a_bookie_is_refused_only_as_long_as_a_later_one_is_at_its_address() -> None:
+    cluster = Cluster()
+    resolve = cluster.whereabouts.resolve
+    cluster.put("first", _at("10.0.0.1"))
+    cluster.list()
+    assert resolve("first") == ("10.0.0.1", 3181)
+    cluster.put("second", _at("10.0.0.1"))
+    cluster.list()  # as a watch does
+    for _ in range(2):
+        with pytest.raises(BookieUnavailableError, match="bookie second has registered at 10.0.0.1:3181 later"):
+            resolve("first")
+        assert resolve("second") == ("10.0.0.1", 3181)
+    cluster.put("second", None)
+    cluster.list()
+    for _ in range(2):
+        assert resolve("first") == ("10.0.0.1", 3181)
+
+
+def test_an_id_that_is_an_address_is_not_taken_for_the_address_of_a_bookie_that_is_refused() -> None:
+    """It is registered elsewhere, where another one came later."""
+    cluster = Cluster()
+    cluster.put("10.0.0.2:3181", _at("10.0.0.1"))
+    cluster.put("later", _at("10.0.0.1"))
+    cluster.list()
+    for _ in range(2):
+        with pytest.raises(BookieUnavailableError, match="bookie later has registered at 10.0.0.1:3181 later"):
+            cluster.whereabouts.resolve("10.0.0.2:3181")
+
+
+def test_ids_that_are_addresses_cost_one_read_each() -> None:
+    cluster = Cluster()
+    for number in range(MANY):
+        host = f"10.0.{number // 250}.{number % 250}"
+        cluster.put(f"{host}:3181", _at(host))
+    cluster.list()
+    cluster.lists = 0
+    for _ in range(3):
+        assert cluster.whereabouts.resolve("10.0.0.7:3181") == ("10.0.0.7", 3181)
+    assert (cluster.reads, cluster.lists) == (1, 0)
+    cluster.put("named", _at("10.0.0.7"))  # and whoever has an id of its own may be at each of them
+    cluster.list()
+    with pytest.raises(BookieUnavailableError, match="bookie named has registered at 10.0.0.7:3181 later"):
+        cluster.whereabouts.resolve("10.0.0.7:3181")
+
+
+def test_of_two_at_one_address_none_is_taken_while_nobody_answers() -> None:
+    """Only the servers tell which of them came later."""
+    cluster = Cluster()
+    cluster.put("first", _at("10.0.0.1"))
+    cluster.list()
+    assert cluster.whereabouts.resolve("first") == ("10.0.0.1", 3181)
+    cluster.put("second", _at("127.0.0.1"))
+    cluster.put("second", _at("::ffff:10.0.0.1"))
+    cluster.list()
+    assert cluster.whereabouts.resolve("second") == ("::ffff:10.0.0.1", 3181)
+    cluster.whereabouts.on_connection()
+    cluster.is_away = True
+    with pytest.raises(MetadataUnavailableError):
+        cluster.whereabouts.resolve("first")
+
+
+def test_registrations_are_read_many_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(8)
+    together, get = threading.Barrier(8), cluster.get
+
+    def meeting(path: str, watch: Callable[[Any], None], timeout_s: float) -> Versioned:
+        together.wait(60)
+        return get(path, watch, timeout_s)
+
+    monkeypatch.setattr(cluster, "get", meeting)
+    assert len(cluster.whereabouts._by_place()) == 8
 
 
 def test_the_store_in_memory_remembers_the_addresses(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,3 +32,28 @@ def test_what_the_store_does_not_know_is_forgotten() -> None:
     book = AddressBook()
     book.learned("b", OLD)
     assert book.not_learned("b", unreachable=False) is None and book.look_up("b").known is None
+
+
+def test_what_is_known_of_an_address_holds_no_more_when_another_bookie_registers_there() -> None:
+    """LINK-4: the store has to say which of them came later."""
+    book = AddressBook()
+    book.learned("b", OLD)
+    book.learned("c", NEW)
+    book.taken("b", NEW)
+    assert not book.is_known("c", NEW) and book.look_up("c").known is None and book.look_up("b").known == OLD
+    book.learned("b", NEW)
+    book.taken("b", NEW)
+    assert book.is_known("b", NEW)
+
+
+def test_an_answer_of_before_another_bookie_registered_there_does_not_count() -> None:
+    """LINK-4: the store is asked again, once for each that comes."""
+    book = AddressBook()
+    assert book.look_up("b").ask
+    book.taken("b", OLD)  # its own registration
+    book.taken("c", NEW)
+    assert not book.learned("b", NEW) and not book.look_up("b").ask and not book.is_known("b", NEW)
+    assert book.learned("b", NEW) and book.is_known("b", NEW)
+    assert book.look_up("b").ask
+    book.taken("c", NEW)
+    assert book.learned("b", OLD) and book.is_known("b", OLD)
