@@ -20,7 +20,7 @@ from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
 from bk_core.errors import ClientClosedError
-from bk_core.threads import Flag, Home, Monitor, SafeFuture, holds_lock, is_ending, mark_own
+from bk_core.threads import Flag, Home, Monitor, SafeFuture, holds_lock, is_ending, join, mark_own
 
 log = logging.getLogger("bk_core.threads")
 
@@ -47,7 +47,7 @@ class OwnThread(threading.Thread):
     def join(self, timeout: float | None = JOIN_S) -> None:
         """Wait for the end of the thread, for ``timeout`` seconds at most. The thread itself does not wait."""
         if self.home.is_here and not is_ending() and not self.is_current:
-            super().join(timeout)
+            join(self, timeout)
 
     def run(self) -> None:
         if self._of_client:

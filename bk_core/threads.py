@@ -173,6 +173,15 @@ def acquired(ticket: threading.Lock, timeout: float | None) -> bool:
             return False
 
 
+def join(thread: threading.Thread, timeout: float | None = None) -> None:
+    """Wait for the end of a thread, for ``timeout`` seconds at most unless that is None. The main thread waits in steps (``acquired``)."""
+    steps = threading.get_ident() == threading.main_thread().ident
+    end = math.inf if timeout is None else time.monotonic() + timeout
+    while steps and thread.is_alive() and (left := end - time.monotonic()) > HEARD_S:
+        threading.Thread.join(thread, min(left, HEARD_S))
+    threading.Thread.join(thread, None if end == math.inf else max(0.0, end - time.monotonic()))
+
+
 class Bell:
     """Wakes threads that wait for a change, without a lock. A waiter takes a ``ticket``, looks for the change, and then acquires the
     ticket. It misses no change if every change is followed by ``notify_all``."""

@@ -34,6 +34,7 @@ from bk_core.metrics.bookie import ServerCounts
 from bk_core.metrics.snapshot import Metrics
 from bk_core.protocol.bookie.admission import ConnectionLimits
 from bk_core.security import Security
+from bk_core.threads import join
 
 log = logging.getLogger("bk_core.bookie")
 
@@ -179,7 +180,7 @@ class EmbeddedBookie:
             self._reader.close()
             self._reader = None
         if self._loop is not None:
-            self._loop.join()
+            join(self._loop)
             self._loop = None
         self._server = None
         if self._lock_descriptor >= 0:

@@ -50,6 +50,7 @@ from bk_core.metrics.bookie import ServerCounts
 from bk_core.protocol.bookie import Change, LedgerRecord, Persist
 from bk_core.protocol.bookie.chunks import PAGE_CHUNK_BYTES_MAX, StoredEntries
 from bk_core.protocol.bookie.room import RESERVE_BYTES, DiskLook, free_bytes
+from bk_core.threads import join
 
 log = logging.getLogger("bk_core.bookie")
 
@@ -389,7 +390,7 @@ class LmdbBookieStorage:
             self._closing = True
             self._condition.notify_all()
         for thread in self._threads:
-            thread.join()
+            join(thread)
         self._journal.close()
         with self._map_lock:  # another thread may be reading
             self._env.close()

@@ -345,7 +345,7 @@ def decommission(
         def empty() -> None:
             click.echo(f"no fragment of any ledger names {bookie_id} any more: stop it now, and its cookie is deleted", err=True)
 
-        with _telling_what_stays(bookie_id, read_only):
+        with _telling_what_stays(bookie_id, read_only and bookie_id in client.bookies().readonly):
             report = client.decommission_bookie(
                 bookie_id,
                 wait_s=wait,
@@ -381,12 +381,13 @@ def decommission(
 
 
 @contextmanager
-def _telling_what_stays(bookie: str, read_only: bool) -> Iterator[None]:
+def _telling_what_stays(bookie: str, was_made_read_only: bool) -> Iterator[None]:
     """Say after Ctrl-C how the bookie was left. What was moved stays moved, and each ledger is whole."""
     try:
         yield
     except KeyboardInterrupt:
-        stays = f"bookie {bookie} stays read-only (`bk bookie read-only {bookie} off` turns it writable again); " if read_only else ""
+        off = f"`bk bookie read-only {bookie} off` turns it writable again"
+        stays = f"bookie {bookie} stays read-only ({off}); " if was_made_read_only else ""
         click.echo(f"{stays}what was moved stays where it is: run the same command again to go on", err=True)
         raise
 

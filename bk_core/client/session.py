@@ -24,6 +24,7 @@ from bk_core.errors import (
     AddQuorumTimeoutError,
     BkError,
     BookieSecurityError,
+    BookieUnavailableError,
     ClientClosedError,
     LocalResourceError,
     MetadataUnavailableError,
@@ -137,6 +138,7 @@ class Session:
         self._emptied: tuple[BookieId, ...] = ()
         self._emptied_lock = RLock()
         self.owner: Callable[[], object] = lambda: None
+        self._is_looking = self._looks_again = False  # for addresses of bookies that this client is connected to
         self._moved_ns: dict[BookieId, int] = {}  # the time at which a link was found to lead to an old address
         self._quarantine = Quarantine(self.reactor.now_ns, int(config.quarantine_s * 1e9), config.quarantine_errors)
         self._suspects = Suspects(self, int(config.quarantine_s * 1e9), config.limits.read_timeout_ns)
@@ -254,8 +256,8 @@ class Session:
     def _tell_of_bookies(self, gone: Collection[BookieId], back: Collection[BookieId], came: frozenset[BookieId]) -> None:
         """Tell all whom it concerns that registrations are ``gone`` or ``back``, and that bookies ``came`` which may be written to."""
         self._refusals.over(*gone)
-        for bookie in back if self._has_seen_bookies else ():  # not those that were there when this client began
-            self.metadata_call(partial(self.store.resolve, bookie), partial(self._came_at, bookie))
+        if self._has_seen_bookies and back and self._links:  # not for those that were there when this client began
+            self._addresses_of(back, self._came_at)
         self._has_seen_bookies = self._has_seen_bookies or bool(back)
         self._suspects.probe()
         self._look_for_moved()
@@ -400,24 +402,49 @@ class Session:
         return explained
 
     def _look_for_moved(self) -> None:
-        """Ask for the current addresses of the registered bookies that this client is connected to (LINK-4)."""
-        view = self._view
-        for bookie in view.registered.intersection(bookie for bookie, _, _ in self._links):
-            self.metadata_call(partial(self.store.resolve, bookie), partial(self._found, bookie))
+        """Ask for the current addresses of the registered bookies that this client is connected to (LINK-4). What comes while they are
+        asked for leads to another look."""
+        if self._is_looking:
+            self._looks_again = True
+            return
+        linked = self._view.registered.intersection(bookie for bookie, _, _ in self._links)
+        if linked:
+            self._is_looking, self._looks_again = True, False
+            self._addresses_of(linked, self._found, self._looked)
 
-    def _found(self, bookie: BookieId, address: tuple[str, int] | None, error: Exception | None) -> None:
-        if address is not None:
-            for link in [link for key, link in self._links.items() if key[0] == bookie]:
-                if link.moved(address):
-                    self._moved_ns[bookie] = self.reactor.now_ns()
+    def _looked(self, _result: object, _error: Exception | None) -> None:
+        self._is_looking = False
+        if self._looks_again:
+            self._look_for_moved()
 
-    def _came_at(self, bookie: BookieId, address: tuple[str, int] | None, error: Exception | None) -> None:
+    def _addresses_of(
+        self,
+        bookies: Collection[BookieId],
+        tell: Callable[[BookieId, tuple[str, int]], None],
+        then: Callable[[object, Exception | None], None] = lambda *_: None,
+    ) -> None:
+        """Tell the addresses of bookies, each as soon as it is known; ``then`` is called in the end. One metadata thread asks for all of
+        them, because a thousand bookies may register at once, and changes of ledgers need these threads, too."""
+
+        def ask() -> None:
+            for bookie in bookies:
+                with suppress(BookieUnavailableError):
+                    address = self.store.resolve(bookie)
+                    self.reactor.post(partial(tell, bookie, address))
+
+        self.metadata_call(ask, then)
+
+    def _found(self, bookie: BookieId, address: tuple[str, int]) -> None:
+        for link in [link for key, link in self._links.items() if key[0] == bookie]:
+            if link.moved(address):
+                self._moved_ns[bookie] = self.reactor.now_ns()
+
+    def _came_at(self, bookie: BookieId, address: tuple[str, int]) -> None:
         """End connections of other bookies to the address at which a bookie has registered. They lead to it by now, and it would take their
         entries: the protocol does not say which bookie answers (LINK-4)."""
-        if address is not None:
-            self._resolver.came(bookie, address)
-            for link in [link for link in self._links.values() if link.bookie != bookie]:
-                link.given_away(address, bookie)
+        self._resolver.came(bookie, address)
+        for link in [link for link in self._links.values() if link.bookie != bookie]:
+            link.given_away(address, bookie)
 
     def _look_names_up(self, back: Collection[BookieId]) -> None:
         """Look the names of bookies up that are registered again: whoever started one elsewhere may have kept its name (LINK-4)."""
@@ -442,7 +469,7 @@ class Session:
         """Return True if one of them was looked for at another address until now, or until lately; a read that was refused there is to be
         repeated (RD-7). Connections to old addresses are dropped (LINK-4). Reactor thread."""
         for bookie, address in addresses.items():
-            self._found(bookie, address, None)
+            self._found(bookie, address)
         since = self.reactor.now_ns() - MOVED_LATELY_NS
         return any(self._moved_ns.get(bookie, since) > since for bookie in addresses)
 

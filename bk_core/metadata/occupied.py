@@ -1,16 +1,15 @@
-"""The addresses at which bookies are registered. The bookie that is there answers in its own name (metadata.md 4.4)."""
+"""Who else is registered at the address of a bookie: whoever is there answers each request, for whichever bookie (metadata.md 4.4)."""
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from bk_core.display.words import host_port
 from bk_core.errors import BookieUnavailableError
 from bk_core.protocol.ledger.metadata import BookieId
+from bk_core.protocol.session.addresses import Address, places
 
-Address: TypeAlias = tuple[str, int]
 ByPlace: TypeAlias = Mapping[Address, Sequence[BookieId]]
 """The bookies that are registered at an address, by its one spelling."""
 
@@ -19,7 +18,7 @@ def by_place(addresses: Iterable[tuple[BookieId, Address]]) -> ByPlace:
     """Return the bookies by the ``addresses`` at which they are registered."""
     found: dict[Address, list[BookieId]] = {}
     for bookie, address in addresses:
-        for place in _places(address):
+        for place in places(address):
             found.setdefault(place, []).append(bookie)
     return found
 
@@ -31,7 +30,7 @@ def check_nobodys(bookie_id: BookieId, address: Address, registered: ByPlace) ->
     ``registered`` has also bookies whose ids are addresses, because such a bookie may be registered at another address. Addresses are
     compared, not texts, and no name is looked up: of two names for one host nothing is known here.
     """
-    for place in _places(address):
+    for place in places(address):
         for other in registered.get(place, ()):
             if other != bookie_id:
                 text = f"bookie {bookie_id} is not registered, and at the address in its id is bookie {other}"
@@ -45,27 +44,8 @@ def check_latest(bookie_id: BookieId, address: Address, registered: ByPlace, cre
 
     ``created`` returns when a bookie registered, as a number that grows, None for one that is not registered.
     """
-    for other in {other for place in _places(address) for other in registered.get(place, ())} - {bookie_id}:
+    for other in {other for place in places(address) for other in registered.get(place, ())} - {bookie_id}:
         mine, its = created(bookie_id), created(other)
         if its is not None and (mine is None or mine < its):
             text = f"bookie {other} has registered at {host_port(*address)} later, so bookie {bookie_id} is not there any more"
             raise BookieUnavailableError(text, bookie=bookie_id)
-
-
-def meets(address: Address, others: Iterable[Address]) -> bool:
-    """Return True if one of the other addresses is the same in another spelling, or in this one."""
-    return not _places(address).isdisjoint(place for other in others for place in _places(other))
-
-
-def _places(address: Address) -> frozenset[Address]:
-    """Return the addresses that a host and a port stand for, each in one spelling: ``localhost`` is loopback of IPv4 and of IPv6, and a
-    name that is looked up elsewhere stands for itself."""
-    host, port = address[0].lower().rstrip("."), address[1]
-    if host == "localhost":
-        return frozenset({("127.0.0.1", port), ("::1", port)})
-    try:
-        literal = ipaddress.ip_address(host)
-    except ValueError:
-        return frozenset({(host, port)})
-    mapped = literal.ipv4_mapped if literal.version == 6 else None
-    return frozenset({(str(mapped or literal), port)})

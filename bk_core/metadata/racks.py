@@ -60,7 +60,7 @@ class RackMap:
     A mapping that cannot be read or understood is reported in the log and the last good one stays, because a typing error in it must not
     move ledgers. One that is absent or empty is reported once. A bookie that cannot be resolved keeps its last known host.
 
-    Whoever brings a change asks the store about it. Nobody waits for what another thread asks: the lock is never held over a request.
+    Whoever brings a change asks the store about it. The lock is never held over a request.
     """
 
     def __init__(self, store: MetadataStore, fixed: Mapping[str, str] | None = None) -> None:

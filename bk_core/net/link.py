@@ -30,6 +30,7 @@ from bk_core.net.sent_adds import SentAdds
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.ledger.run import PackedAdds
 from bk_core.protocol.link import CUTS_MAX, Patience
+from bk_core.protocol.session.addresses import meet
 from bk_core.protocol.wire import connection
 from bk_core.protocol.wire import messages as m
 from bk_core.protocol.wire.batch_parts import BatchParts
@@ -134,8 +135,10 @@ class BookieLink(ConnectingLink):
         return True
 
     def given_away(self, address: tuple[str, int], bookie: BookieId) -> None:
-        """Learn that another ``bookie`` has registered at ``address`` (LINK-4)."""
-        if self.address == address and self._socket is not None:
+        """Learn that another ``bookie`` has registered at ``address``, which this link may have in another spelling, or by a name
+        (LINK-4)."""
+        mine = [self.address, None if self._target is None else self._target[3][:2]]
+        if self._socket is not None and any(one is not None and meet(one, address) for one in mine):
             self._drop(Status.UNAVAILABLE, f"{host_port(*address)} is the address of bookie {bookie} now")
 
     def renamed(self, name: tuple[str, int], found: Sequence[Address]) -> bool:

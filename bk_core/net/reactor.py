@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from bk_core.threads import calling_back, mark_own
+from bk_core.threads import calling_back, join, mark_own
 
 log = logging.getLogger("bk_core.net")
 
@@ -162,7 +162,7 @@ class Reactor:
         self._stopping = True
         self.post(lambda: None)
         if not self.on_thread():
-            self._thread.join(timeout=10)
+            join(self._thread, 10)
 
     def _run(self) -> None:
         mark_own()

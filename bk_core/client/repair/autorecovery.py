@@ -38,7 +38,7 @@ from bk_core.metadata.store import BookieView, MetadataStore, Watch
 from bk_core.metadata.underreplication import Candidate
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.ledger.replication import Ended, LostBookies, RepairQueue, check_due, check_pause_ns
-from bk_core.threads import Flag, mark_own
+from bk_core.threads import Flag, join, mark_own
 
 if TYPE_CHECKING:
     from bk_core.client.client import BookKeeper
@@ -132,7 +132,6 @@ class AutoRecovery:
         self._watch: Watch | None = None
         self._store = client.store.underreplication()
         self._candidate: Candidate = self._store.candidate(socket.gethostname())
-        self._waiting: frozenset[BookieId] = frozenset()  # bookies that are away and not lost yet
         self._addresses: dict[BookieId, tuple[str, int]] = {}
         self._lost = LostBookies(int(self._options.again_s * NS))
         self._queue = RepairQueue(int(self._options.grace_s * NS))
@@ -177,7 +176,7 @@ class AutoRecovery:
         deadline = time.monotonic() + JOIN_S
         for thread in self._threads:
             if thread.ident is not None:
-                thread.join(max(0.0, deadline - time.monotonic()))
+                join(thread, max(0.0, deadline - time.monotonic()))
 
     def __enter__(self) -> AutoRecovery:
         return self.start()
@@ -234,8 +233,8 @@ class AutoRecovery:
     # --- the auditor -------------------------------------------------------------------------------------------------
 
     def _audit_turn(self) -> None:
-        """Look which bookies are away, and mark what lost ones have if this is the auditor. Workers leave those alone that are not lost
-        yet, on every host."""
+        """Look which bookies are away, and mark what lost ones have, if this is the auditor. Others follow, to know how long bookies have
+        been away if they are elected, and take it that the auditor marks. If it ended before it did, those are due a minute later."""
         leads = self._leads()
         if self._store.is_disabled():
             return
@@ -243,16 +242,19 @@ class AutoRecovery:
         view, now_ns = self._client.store.bookies(), time.monotonic_ns()
         self._remember(view)
         audit = self._lost.look(self._client.store.cookies(), view.registered, self._delay_ns(), now_ns)
+        if not leads:
+            self._lost.marked(audit.lost, now_ns)
+            return
         running = frozenset(self._running(self._lost.to_ask(audit.lost)))
-        lost, self._waiting = audit.lost - running, audit.waiting | running
+        lost = audit.lost - running
         if running:
             self._lost.answered(running, time.monotonic_ns())
             lost -= self._client.store.bookies().registered  # while they were asked, some may have registered
-        if leads and running:
+        if running:
             who, have = ("is", "has") if len(running) == 1 else ("are", "have")
             text = f"{', '.join(sorted(running))} {who} not registered, may run all the same, and {have} a minute to register again"
             self._say(RecoveryEvent("spared", text, bookies=tuple(sorted(running))))
-        if leads and lost:
+        if lost:
             self._say(RecoveryEvent("lost", f"lost: {', '.join(sorted(lost))}", bookies=tuple(sorted(lost))))
             if self._mark_all(lost):
                 self._lost.marked(lost, now_ns)
@@ -405,7 +407,8 @@ class AutoRecovery:
         recovers = self._queue.recovers(ledger_id, time.monotonic_ns())
         try:
             mark = self._store.mark_of(ledger_id)
-            spared = self._waiting.difference(() if mark is None else mark.replicas)
+            named = () if mark is None else mark.replicas
+            spared = frozenset(self._client.store.cookies()).difference(named)  # the auditor says which of them is lost, by a mark (RR-16)
             report = repair_ledger(self._client, ledger_id, replace(self._repair, recover_open=recovers, spared=spared))
         except NoSuchLedgerError:
             return Ended.DONE  # and its mark is taken away

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from bk_core.client.inspect import found_ledgers
 from bk_core.client.repair.jobs import repair_if_there
 from bk_core.client.repair.report import DecommissionReport, RepairOptions, StillNamed
-from bk_core.display.words import counted, host_port
+from bk_core.display.words import counted, host_and_port, host_port
 from bk_core.errors import (
     BookieUnavailableError,
     InvalidArgumentError,
@@ -21,8 +21,10 @@ from bk_core.errors import (
     NoSuchLedgerError,
     NotEnoughBookiesError,
 )
+from bk_core.metadata.service_info import address_of
 from bk_core.protocol.ledger.metadata import BookieId, LedgerState
 from bk_core.protocol.ledger.replication import DrainStep, after_look
+from bk_core.protocol.session.addresses import meet
 from bk_core.threads import Flag
 
 if TYPE_CHECKING:
@@ -96,17 +98,16 @@ class _Process:
         self.client, self.bookie = client, bookie
         self.address: tuple[str, int] | None = None
         self.unseen = "nobody knows where it was: its id is no address"
-        self.is_registered()
-        if self.address is None:
-            with suppress(BookieUnavailableError):
-                self.address = client.store.resolve(bookie)
+        if not self.is_registered():
+            self.address = host_and_port(bookie)
 
     def is_registered(self) -> bool:
-        """Return True if it is registered now, and note where."""
+        """Return True if it is registered now, and note where, also where another bookie is registered, too."""
         there = self.bookie in self.client.store.bookies().registered
-        if there:
+        found = self.client.store.registration(self.bookie) if there else None
+        if found is not None:
             with suppress(BookieUnavailableError):
-                self.address = self.client.store.resolve(self.bookie)
+                self.address = address_of(self.bookie, found.data)
         return there
 
     def takes_connections(self) -> bool:
@@ -131,9 +132,10 @@ class _Process:
         return f"nothing answers at {host_port(*self.address)} ({error}), as where a host is gone or cut off"
 
     def _is_anothers(self) -> bool:
+        assert self.address is not None
         for other in self.client.store.bookies().registered - {self.bookie}:
             with suppress(BookieUnavailableError):
-                if self.client.store.resolve(other) == self.address:
+                if meet(self.address, self.client.store.resolve(other)):
                     return True
         return False
 
@@ -171,26 +173,29 @@ def _drain(
     *,
     known: bool = True,
 ) -> None:
-    """Make the rounds, and note what names the bookie afterwards, and how it is registered. Unless it is ``known``, one that nobody knows
-    is an error."""
+    """Make the rounds, and note what names the bookie afterwards, and how it is registered. The last look begins when the bookie takes no
+    new ledgers any more, or ends while it still does (RR-14). Unless it is ``known``, a bookie that nobody knows is an error."""
     bookie, rounds, changed = report.bookie, 0, False
     while True:
+        was_writable = bookie in client.store.bookies().writable
         report.still_named = [found for ledger_id in client.list_ledgers() if (found := _naming(client, ledger_id, bookie)) is not None]
         if not known and not rounds and not report.still_named:
             check_known(client, bookie, "no ledger names it, ")
         left_s = deadline - time.monotonic()
         match after_look(rounds=rounds, named=len(report.still_named), changed=changed, left_s=left_s):
             case DrainStep.END:
-                break
+                client.store.check_cluster()  # a store that was emptied meanwhile names the bookie in no ledger either (OWN-2)
+                view = client.store.bookies()
+                report.writable, report.registered = bookie in view.writable, bookie in view.registered
+                if report.writable or not was_writable:
+                    return
+                # it took ledgers while the look was under way, and the look may have passed their places by then
             case DrainStep.WAIT:
                 time.sleep(min(1.0, left_s))
                 changed = True  # perhaps, because writers replace bookies by themselves
             case DrainStep.REPAIR:
                 changed = _drain_round(client, report, options, on_ledger, deadline if rounds else None)
                 rounds += 1
-    client.store.check_cluster()  # a store that was emptied meanwhile names the bookie in no ledger either (OWN-2)
-    view = client.store.bookies()
-    report.writable, report.registered = bookie in view.writable, bookie in view.registered
 
 
 def _await_stop(process: _Process, deadline: float) -> None:

@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -86,12 +86,24 @@ def repair_if_there(client: BookKeeper, ledger_id: int, options: RepairOptions) 
 
 @dataclass(frozen=True, slots=True)
 class _Copied:
-    """A fragment whose copies are confirmed. ``standing`` has the bookies that stand at positions of it now, where they are others than in
-    ``span``, from which was copied."""
+    """A fragment whose copies are confirmed. ``standing`` has the bookies that stand at positions of it before the exchange, where they are
+    others than in ``span``, from which was copied. ``before`` is what was copied and exchanged before, to other bookies (RR-20), and
+    ``given_back``, which both share, has the positions at which the bookie of ``span`` stands again."""
 
     machine: FragmentRepair
     span: FragmentSpan
     standing: Mapping[int, BookieId]
+    before: _Copied | None = None
+    given_back: set[int] = field(default_factory=set)
+
+    @property
+    def standing_then(self) -> Mapping[int, BookieId]:
+        """The bookies that stand there once the exchange is made."""
+        return {**self.standing, **self.machine.targets}
+
+    @property
+    def machines(self) -> tuple[FragmentRepair, ...]:
+        return (*(() if self.before is None else self.before.machines), self.machine)
 
 
 class _Job:
@@ -289,7 +301,8 @@ class _Job:
         for replica in report.replicas:
             if replica.silent is not None:
                 why = replica.silent.name.lower().replace("_", " ")
-                state = "is away for now" if replica.bookie in self._options.spared else "is registered but gives no answer"
+                is_away = replica.bookie in self._options.spared - self._session.bookies().registered
+                state = "is away for now" if is_away else "is registered but gives no answer"
                 text = f"{replica.bookie} {state} ({why})"
                 if replica.is_refused:
                     self._report.not_admitting.add(replica.bookie)
@@ -297,19 +310,23 @@ class _Job:
                 self._report.problems.append(f"{text}; its replica of fragment {report.span.first_entry_id} is not judged")
 
     def _repair_fragment(
-        self, span: FragmentSpan, lost: list[int], refill: Mapping[int, EntryRanges], standing: Mapping[int, BookieId] = _AS_IN_SPAN
-    ) -> bool:
+        self,
+        span: FragmentSpan,
+        lost: list[int],
+        refill: Mapping[int, EntryRanges],
+        standing: Mapping[int, BookieId] = _AS_IN_SPAN,
+        before: _Copied | None = None,
+    ) -> Collection[int]:
         """Repair one fragment. A target that takes no copies is replaced by another one (RR-6, RR-7); any other failure is reported (RR-8).
-        ``standing`` has the bookies that stand at positions now, where they are others than in ``span``, from which is copied. Return False
-        if no copy was made."""
+        ``standing`` and ``before``: see ``_Copied``. Return the positions for which copies were made."""
         tried: set[BookieId] = set()
         for _ in range(TARGETS_TRIED_MAX):
-            targets = self._targets(span, lost)
+            targets = self._targets(span, lost, standing)
             if lost and len(targets) < len(lost):
                 without = ", ".join(span.ensemble[position] for position in lost if position not in targets)
                 self._report.problems.append(f"no writable bookie can take the place of {without} in fragment {span.first_entry_id}")
             if not targets and not refill:
-                return False
+                return ()
             machine = FragmentRepair(
                 self.ledger_id, self._metadata, self._version, span, None, targets=targets, refill=refill, exchange=False, **self._how()
             )
@@ -324,16 +341,17 @@ class _Job:
                     tried |= failed
                     continue
                 self._report.problems.append(str(error.args[0]))
-                return False
+                return ()
             if machine.exchanges:
                 exchanges = tuple(replace(one, old=standing.get(one.position, one.old)) for one in machine.exchanges)
                 self._group.add(span.first_entry_id, exchanges, machine.bytes_copied)
-                self._copied[span.first_entry_id] = _Copied(machine, span, standing)
+                given_back = set() if before is None else before.given_back
+                self._copied[span.first_entry_id] = _Copied(machine, span, standing, before, given_back)
             else:
-                self._note(machine, span)
-            return True
+                self._note(_Copied(machine, span, standing))
+            return targets
         self._report.problems.append(f"no bookie took the copies of fragment {span.first_entry_id}: tried {', '.join(sorted(tried))}")
-        return False
+        return ()
 
     def _exchange_group(self) -> None:
         """Exchange the bookies of the group by one change, because everything in it is copied and confirmed (RR-7, RR-15). Copies on a
@@ -341,22 +359,20 @@ class _Job:
         while self._group.exchanges:
             group, copied = self._group, self._copied
             self._group, self._copied = ExchangeGroup(group.fragments), {}
-            early = self._leaving(copied)
+            early = {first: copied.pop(first) for first in self._leaving(copied, named=False)}
             for first_entry_id in early:
-                del group.exchanges[first_entry_id], copied[first_entry_id]
+                del group.exchanges[first_entry_id]
             try:
                 if group.exchanges:
                     self._change(group.intent)
                 for first_entry_id, error in group.refused.items():
                     self._report.problems.append(str(error.args[0]))
                     del copied[first_entry_id]
-                late = self._leaving(copied)
+                late = self._leaving(copied, named=True)
                 for one in early.values():
-                    span = one.span if one.standing else span_now(self._metadata, one.span)
-                    self._repair_fragment(span, list(one.machine.targets), one.machine.refill, one.standing)
-                for first_entry_id, one in late.items():
-                    if not self._replace_late(one):
-                        del copied[first_entry_id]
+                    self._copy_elsewhere(one, list(one.machine.targets), named=False)
+                for first_entry_id, positions in late.items():
+                    self._copy_elsewhere(copied[first_entry_id], positions, named=True)
             except NoSuchLedgerError:
                 raise
             except BkError as error:
@@ -364,36 +380,44 @@ class _Job:
                 return
             for first_entry_id, one in copied.items():
                 if first_entry_id not in self._copied:
-                    self._note(one.machine, one.span)
+                    self._note(one)
 
-    def _leaving(self, copied: Mapping[int, _Copied]) -> dict[int, _Copied]:
-        """Return those with copies on a bookie that is not registered as writable any more. One that is read-only stays if no other bookie
-        can take its place."""
+    def _leaving(self, copied: Mapping[int, _Copied], *, named: bool) -> dict[int, list[int]]:
+        """Return the positions of fragments whose copies are on a bookie that is not registered as writable any more, by the first entry.
+        One that is read-only stays if no other bookie can take its place. The metadata has the exchanges if they are ``named``."""
         view = self._session.store.bookies() if copied else BookieView((), ())
         found = {}
         for first_entry_id, one in copied.items():
-            targets = one.machine.targets
-            gone = set(targets.values()).difference(view.writable)
+            positions = [position for position, bookie in one.machine.targets.items() if bookie not in view.writable]
+            gone = {one.machine.targets[position] for position in positions}
             self._avoid |= gone
-            if gone and (gone - view.registered or len(self._targets(one.span, list(targets))) == len(targets)):
-                found[first_entry_id] = one
+            standing = one.standing_then if named else one.standing
+            if gone and (gone - view.registered or len(self._targets(one.span, positions, standing)) == len(positions)):
+                found[first_entry_id] = positions
         return found
 
-    def _replace_late(self, one: _Copied) -> bool:
-        """Make copies again whose exchange came too late: whoever emptied their bookie may have looked at the ledger before. The bookies
-        that the fragment had are read, because this one may end at any moment. If no other bookie takes the copies, a bookie that is there
-        keeps its place, and one that is gone gives it back. Return False for that."""
-        before = len(self._report.problems)
-        standing = {exchange.position: exchange.new for exchange in one.machine.exchanges}
-        if self._repair_fragment(one.span, list(one.machine.targets), {}, standing):
-            return True
-        if self._session.store.bookies().registered.issuperset(standing.values()):
-            del self._report.problems[before:]
-            return True
-        for exchange in one.machine.exchanges:
-            undo = {one.span.first_entry_id: (Exchange(exchange.position, exchange.new, exchange.old),)}
-            self._change(partial(exchanged_together, exchanges=undo, refused={}))
-        return False
+    def _copy_elsewhere(self, one: _Copied, positions: list[int], *, named: bool) -> None:
+        """Make copies at ``positions`` again, because whoever emptied their bookies may have looked at the ledger before it ``named`` them.
+        The bookies that the fragment had are read, because these may end at any moment. Where no other bookie takes the copies, one that is
+        there keeps its place, and one that is gone gives it back (RR-20)."""
+        problems = len(self._report.problems)
+        if not named and one.before is None:
+            self._repair_fragment(span_now(self._metadata, one.span), positions, one.machine.refill)
+            return
+        standing = one.standing_then if named else one.standing
+        before = one if named else one.before
+        left = set(positions).difference(self._repair_fragment(one.span, positions, {}, standing, before))
+        registered = self._session.store.bookies().registered
+        gone = [position for position in sorted(left) if standing[position] not in registered]
+        if not gone:
+            del self._report.problems[problems:]
+        else:
+            undo = tuple(Exchange(position, standing[position], one.span.ensemble[position]) for position in gone)
+            self._change(partial(exchanged_together, exchanges={one.span.first_entry_id: undo}, refused={}))
+            assert before is not None
+            before.given_back.update(gone)
+        if not named and before is not None and one.span.first_entry_id not in self._copied:
+            self._note(before)
 
     def _change(self, intent: Callable[[LedgerMetadata], LedgerMetadata | None]) -> None:
         change = MetadataChange(self.ledger_id, self._metadata, self._version, intent, None, self._limits)
@@ -402,10 +426,11 @@ class _Job:
         finally:
             self._metadata, self._version = change.metadata, change.version
 
-    def _targets(self, span: FragmentSpan, lost: list[int]) -> dict[int, BookieId]:
+    def _targets(self, span: FragmentSpan, lost: list[int], standing: Mapping[int, BookieId]) -> dict[int, BookieId]:
         """Choose targets by the placement policy: bookies that are not in the fragment, not lost, and have not failed us (RR-6)."""
         avoid = {*self._avoid, *self._options.lost}
-        return self._session.placement.replace(span.ensemble, lost, avoid) if lost else {}
+        ensemble = tuple(standing.get(position, bookie) for position, bookie in enumerate(span.ensemble))
+        return self._session.placement.replace(ensemble, lost, avoid) if lost else {}
 
     def _how(self) -> dict[str, Any]:
         return {
@@ -423,13 +448,16 @@ class _Job:
             self._report.entries_copied += machine.entries_copied
             self._report.bytes_copied += machine.bytes_copied
 
-    def _note(self, machine: FragmentRepair, span: FragmentSpan) -> None:
-        first, distribution = span.first_entry_id, machine.distribution
+    def _note(self, one: _Copied) -> None:
+        span, first, distribution = one.span, one.span.first_entry_id, one.machine.distribution
         whole = EntryRanges(((first, span.last_entry_id),)) if not span.is_empty else EntryRanges()
-        for position, old, new in machine.exchanged_positions:
-            self._report.moved.append(Moved(first, position, old, new, whole.count(distribution, position)))
-        for position, ranges in machine.refill.items():
-            self._report.refilled.append(Refilled(first, position, span.ensemble[position], ranges.count(distribution, position)))
+        moved = {position: (old, new) for machine in one.machines for position, old, new in machine.exchanged_positions}
+        for position, (old, new) in moved.items():
+            if position not in one.given_back:
+                self._report.moved.append(Moved(first, position, old, new, whole.count(distribution, position)))
+        for machine in one.machines:
+            for position, ranges in machine.refill.items():
+                self._report.refilled.append(Refilled(first, position, span.ensemble[position], ranges.count(distribution, position)))
 
     def _fill(self) -> None:
         """Fill in a ledger with guaranteed write quorum (G-27). Older fragments are checked entry by entry first, because a plain client

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -11,14 +13,16 @@ from typing import Any
 from bk_core.background import WorkerPool
 from bk_core.display.words import host_and_port
 from bk_core.errors import BookieUnavailableError, MetadataUnavailableError, NoNodeError
-from bk_core.metadata.occupied import Address, ByPlace, by_place, check_latest, check_nobodys, meets
+from bk_core.metadata.occupied import ByPlace, by_place, check_latest, check_nobodys
 from bk_core.metadata.service_info import address_of, is_address
 from bk_core.metadata.store import BookieView
 from bk_core.metadata.tree.connected import KNOWN_ADDRESS_S, Connected
 from bk_core.metadata.tree.nodes import Nodes
 from bk_core.protocol.ledger.metadata import BookieId
+from bk_core.protocol.session.addresses import Address, meet
 
 READS_AT_ONCE = 16
+LISTED_S = 0.25  # so long a list of the registered bookies counts for those that are in it; a watch may be as late
 
 
 class Whereabouts:
@@ -46,11 +50,12 @@ class Whereabouts:
         self._changes: dict[BookieId, int] = {}  # of registrations, as far as they are known
         self._all_changes = 0  # of registrations, and of the list of those that have one
         self._losses = 0  # of the connection, after which any may have changed
-        self._read: dict[BookieId, int] = {}  # its changes and the losses when a registration was read
-        self._checked: dict[BookieId, int] = {}  # all changes and the losses when no other bookie was found to have registered there later
+        self._read: dict[BookieId, int] = {}  # the number of its changes and of losses when a registration was read
+        self._checked: dict[BookieId, int] = {}  # the number of all changes and of losses when no other bookie was found there later
         self._listed: frozenset[BookieId] = frozenset()  # those that had a registration when they were listed last
         self._has_named = False  # True if ids of some of them are no addresses
-        self._occupied: tuple[object, ByPlace] = (None, {})  # with the state for which it holds; replaced as a whole
+        self._listed_at = -math.inf
+        self._occupied: tuple[tuple[object, object], ByPlace] | None = None  # with the state for which it holds; replaced as a whole
 
     def changes_of(self, bookie_id: BookieId) -> int:
         """Return how often the registration of a bookie has changed, as far as it is known."""
@@ -64,6 +69,7 @@ class Whereabouts:
     def on_list(self, registered: frozenset[BookieId]) -> None:
         """Note which bookies have a registration. One that is new may be at the address of another."""
         with self._lock:
+            self._listed_at = time.monotonic()
             if registered != self._listed:
                 self._listed, self._has_named = registered, not all(map(is_address, registered))
                 self._all_changes += 1
@@ -107,7 +113,7 @@ class Whereabouts:
                     check_nobodys(bookie_id, address, self._by_place())
                     return address
             if not alone and not self._is_alone_at(bookie_id, address):
-                check_latest(bookie_id, address, self._by_place(), self._created)
+                check_latest(bookie_id, address, self._by_place(LISTED_S), self._created)
         except MetadataUnavailableError:
             if known is None or self._is_shared(bookie_id, known):
                 raise
@@ -143,17 +149,22 @@ class Whereabouts:
         """Return True if another registered bookie is known at the same address. Only the servers tell which of them came later."""
         with self._lock:
             others = [at for other, at in self._addresses.items() if other != bookie_id and other in self._listed]
-        return meets(address, others)
+        return any(meet(address, other) for other in others)
 
-    def _by_place(self) -> ByPlace:
+    def _by_place(self, listed_s: float = 0.0) -> ByPlace:
         """Return the registered bookies by their addresses. It is made anew when others are registered than at the last call, or a
-        registration has changed since."""
+        registration has changed since. A list of them counts for ``listed_s`` seconds."""
         with self._lock:
             changes = self._all_changes, self._losses  # these come before the reads, so that a change during them counts
+            (of, _), found = self._occupied or ((None, None), {})
+            if of == changes and time.monotonic() - self._listed_at < listed_s:
+                return found
         view = self._registered()
         state = (changes, view)
-        kept, found = self._occupied
-        if kept != state:
+        kept = self._occupied
+        if kept is not None and kept[0] == state:
+            found = kept[1]
+        else:
             self._read_ahead((*view.writable, *view.readonly))
             addresses, missing = [], False
             for bookie in (*view.writable, *view.readonly):
@@ -162,7 +173,7 @@ class Whereabouts:
                 except BookieUnavailableError:  # it may be registered again any moment, if it is not, and nothing will tell of it
                     missing = missing or bookie not in self._nowhere
             found = by_place(addresses)
-            self._occupied = (None if missing else state, found)
+            self._occupied = None if missing else (state, found)
         return found
 
     def _read_ahead(self, bookies: Sequence[BookieId]) -> None:

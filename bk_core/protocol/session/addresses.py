@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 
 from bk_core.protocol.ledger.metadata import BookieId
@@ -9,6 +10,25 @@ from bk_core.protocol.ledger.metadata import BookieId
 Address = tuple[str, int]
 
 PATIENCE_NS = 250_000_000  # a working store answers sooner
+
+
+def places(address: Address) -> frozenset[Address]:
+    """Return the addresses that a host and a port stand for, each in one spelling: ``localhost`` is loopback of IPv4 and of IPv6, and a
+    name that is looked up elsewhere stands for itself."""
+    host, port = address[0].lower().rstrip("."), address[1]
+    if host == "localhost":
+        return frozenset({("127.0.0.1", port), ("::1", port)})
+    try:
+        literal = ipaddress.ip_address(host)
+    except ValueError:
+        return frozenset({(host, port)})
+    mapped = literal.ipv4_mapped if literal.version == 6 else None
+    return frozenset({(str(mapped or literal), port)})
+
+
+def meet(one: Address, other: Address) -> bool:
+    """Return True if two addresses lead to one place, in whichever spelling."""
+    return one == other or not places(one).isdisjoint(places(other))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +56,7 @@ class AddressBook:
     def learned(self, bookie: BookieId, address: Address) -> bool:
         """Take the answer of the store. Return False if another bookie has registered there since it was asked: then it must be asked
         again, because it may have answered before (LINK-4)."""
-        if address in self._asked.get(bookie, ()):
+        if any(meet(address, taken) for taken in self._asked.get(bookie, ())):
             self._asked[bookie] = set()
             return False
         self._asked.pop(bookie, None)
@@ -49,7 +69,7 @@ class AddressBook:
 
     def taken(self, bookie: BookieId, address: Address) -> None:
         """Learn that ``bookie`` has registered at ``address``. Whether others that were there still are, the store has to say (LINK-4)."""
-        self._known = {other: at for other, at in self._known.items() if other == bookie or at != address}
+        self._known = {other: at for other, at in self._known.items() if other == bookie or not meet(at, address)}
         for other, since in self._asked.items():
             if other != bookie:
                 since.add(address)

@@ -207,6 +207,47 @@ def test_a_bookie_with_an_id_of_its_own_is_asked_where_it_was(client: BookKeeper
     assert [event.kind for event in told if event.bookies == ("shelf",)][0] == ("lost" if known else "spared")
 
 
+def test_who_does_not_audit_follows_and_asks_nobody(client: BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RR-16. Elected later, it knows that a dead bookie was marked, so that one shortens no other's time."""
+    client.store.register_bookie("a:1", "127.0.0.1", 1)
+    away = client.store.register_bookie("b:1", "127.0.0.1", 1)
+    for bookie in ("b:1", "dead:1"):
+        client.store.write_cookie(bookie, b"5\n", None)
+    asked: list[object] = []
+    monkeypatch.setattr(autorecovery, "probe_bookies", lambda _client, bookies, **_: asked.append(bookies) or {})
+    told: list[RecoveryEvent] = []
+    following = client.auto_recovery(AutoRecoveryOptions(delay_s=0.0), on_event=told.append)
+    monkeypatch.setattr(following, "_leads", lambda: False)
+    following._audit_turn()
+    following._options = AutoRecoveryOptions(delay_s=600.0)
+    away.close()
+    monkeypatch.setattr(following, "_leads", lambda: True)
+    following._audit_turn()
+    assert not asked and not told, "one is away for less than its time, and the other was marked"
+
+
+def test_a_worker_without_an_auditor_beside_it_leaves_what_no_mark_names(client: BookKeeper, tmp_path: Path) -> None:
+    """RR-16: another host says which bookie is lost. Here the mark names one of two that are away."""
+    bookies = {one.bookie_id: one for one in (EmbeddedBookie(tmp_path / str(n), store=client.store).start() for n in range(5))}
+    try:
+        with client.create_ledger(ensemble_size=3, write_quorum_size=3, ack_quorum_size=2) as ledger:
+            ledger.append(b"x")
+        lost, away, _ = client.ledger_metadata(ledger.ledger_id).fragments[0].ensemble
+        for bookie in (lost, away):
+            bookies[bookie].close()
+        marks, told = client.store.underreplication(), list[RecoveryEvent]()
+        marks.mark(ledger.ledger_id, [lost], 1)
+        with client.auto_recovery(AutoRecoveryOptions(look_s=0.05), audits=False, on_event=told.append):
+            until(lambda: any(event.kind == "repaired" for event in told))
+            ensemble = client.ledger_metadata(ledger.ledger_id).fragments[0].ensemble
+            assert lost not in ensemble and away in ensemble and marks.mark_of(ledger.ledger_id) is not None
+            marks.mark(ledger.ledger_id, [away], 1)
+            until(lambda: away not in client.ledger_metadata(ledger.ledger_id).fragments[0].ensemble)
+    finally:
+        for bookie in bookies.values():
+            bookie.close()
+
+
 @pytest.mark.parametrize("stray", ["bk..cluster:3181", f"{'x' * 70}:3181"], ids=["empty label", "long label"])
 def test_a_stray_cookie_stops_no_auditor(client: BookKeeper, stray: str) -> None:
     """No system takes such a host; whoever is really lost is marked all the same."""

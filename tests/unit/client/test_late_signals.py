@@ -19,7 +19,7 @@ from bk_core.client.log.lists import create_log
 from bk_core.client.log.writer import LogWriter
 from bk_core.metadata import open_store
 from bk_core.protocol.log.segments import LogProperties
-from bk_core.threads import Flag, Monitor, SafeFuture
+from bk_core.threads import Flag, Monitor, SafeFuture, join
 
 def the_next_wait_is_late():
     ctypes.c_int.in_dll(ctypes.CDLL(None), "late_signal").value = signal.SIGINT
@@ -52,6 +52,7 @@ waits = {{
     "flag": lambda: Flag().wait({LONG_S}),
     "monitor": monitor,
     "bell": lambda: Monitor().until(lambda: False, {LONG_S}),
+    "thread": lambda: join(threading.Thread(target=Flag().wait, daemon=True).start() or threading.enumerate()[-1]),
     "log": log,
 }}
 """
@@ -74,7 +75,7 @@ def late_signal(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the library is preloaded, and knows the waits of glibc")
-@pytest.mark.parametrize("kind", ["future", "future in time", "flag", "monitor", "bell", "log"])
+@pytest.mark.parametrize("kind", ["future", "future in time", "flag", "monitor", "bell", "thread", "log"])
 def test_ctrl_c_in_the_last_moment_before_a_wait_is_heard(late_signal: Path, tmp_path: Path, kind: str) -> None:
     command = [sys.executable, "-c", PROGRAM + END.format(kind=kind), str(tmp_path)]
     environment = {**os.environ, "LD_PRELOAD": str(late_signal)}

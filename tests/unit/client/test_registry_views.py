@@ -205,7 +205,7 @@ def test_an_answer_about_a_bookie_that_has_moved_since_takes_no_address_from_ano
     moved.close()
     moved = store.register_bookie("shelf-0", "10.0.0.8", 1)
     there = store.register_bookie("shelf-1", "10.0.0.7", 1)
-    on_reactor(session, lambda: session._came_at("shelf-0", ("10.0.0.7", 1), None))
+    on_reactor(session, lambda: session._came_at("shelf-0", ("10.0.0.7", 1)))
     assert resolved(session, "shelf-1")[0] == ("10.0.0.7", 1) and resolved(session, "shelf-0")[0] == ("10.0.0.8", 1)
     moved.close()
     there.close()

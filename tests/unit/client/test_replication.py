@@ -438,6 +438,41 @@ def test_decommission_keeps_the_cookie_of_a_process_that_runs_whatever_the_calle
     assert report.runs_at is not None and not report.cookie_deleted and bookie in client.store.cookies()
 
 
+@pytest.mark.parametrize("ends", ["is stopped", "turns read-only"])
+def test_rr14_a_bookie_that_stops_during_the_last_look_is_looked_for_again(
+    client: BookKeeper, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """RR-14. It took ledgers whose places the look had passed."""
+    registration = client.store.register_bookie("127.0.0.1:2", "127.0.0.1", 2)
+    client.store.write_cookie("127.0.0.1:2", b"5\n", None)
+    late: list[int] = []
+    listed = client.list_ledgers
+
+    def list_ledgers() -> list[int]:
+        found = list(listed())
+        if not late:
+            late.append(store_ledger(client, opened(("127.0.0.1:2", "b:1", "c:1")).closed(-1, 0)))
+            registration.close() if ends == "is stopped" else registration.set_readonly(True)
+        return found
+
+    monkeypatch.setattr(client, "list_ledgers", list_ledgers)
+    report = client.decommission_bookie("127.0.0.1:2", delete_cookie=True)
+    assert "127.0.0.1:2" not in client.ledger_metadata(late[0]).fragments[0].ensemble or report.named_by == late
+    assert report.cookie_deleted is (ends == "is stopped" and not report.named_by)
+
+
+def test_decommission_forgets_a_dead_bookie_at_whose_address_another_one_is(client: BookKeeper) -> None:
+    """That proves its end. The other one came before the command, or has the address in another spelling."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        client.store.write_cookie(f"127.0.0.1:{port}", b"5\n", None)
+        client.store.register_bookie("newcomer", "127.0.0.1", port)
+        assert client.decommission_bookie(f"127.0.0.1:{port}", delete_cookie=True).cookie_deleted
+        client.store.write_cookie("shelf", b"5\n", None)
+        registration = client.store.register_bookie("shelf", "localhost", port, readonly=True)
+        assert client.decommission_bookie("shelf", wait_s=30.0, delete_cookie=True, on_empty=registration.close).cookie_deleted
+
+
 def test_decommission_takes_no_other_bookie_for_the_one_it_forgets(client: BookKeeper) -> None:
     """Another one has got the address of a bookie that moved before it was stopped."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -592,6 +627,70 @@ def test_rr20_a_bookie_that_took_the_copies_stays_where_no_other_does(
     now = client.ledger_metadata(ledger_id).fragments[0].ensemble[0]
     assert now == ("x:1" if registered else "d:1") and report.is_complete is registered
     assert [one.new for one in report.moved] == ["x:1"] * registered
+
+
+@pytest.mark.parametrize("leaver", [0, 1])
+@pytest.mark.parametrize("leaves", ["turns read-only", "goes"])
+def test_rr20_of_two_targets_of_a_fragment_one_leaves(
+    client: BookKeeper, monkeypatch: pytest.MonkeyPatch, leaver: int, leaves: str
+) -> None:
+    """RR-20. What took the other place keeps it."""
+    registrations = {one: client.store.register_bookie(one, "127.0.0.1", 1) for one in ("t:1", "u:1", "v:1")}
+    ledger_id = store_ledger(client, opened(("gone:1", "gone:2", "c:1")).closed(-1, 0))
+    client.store.register_bookie("gone:1", "127.0.0.1", 1, readonly=True)
+    client.store.register_bookie("gone:2", "127.0.0.1", 1, readonly=True)
+    for one in ("a:1", "b:1", "x:1"):
+        next(mine for mine in client.store._mine if getattr(mine, "_bookie_id", "") == one).close()  # type: ignore[attr-defined]
+    original, first = _Job._change, list[tuple[str, ...]]()
+
+    def then_leaves(self: _Job, *arguments: Any) -> None:
+        original(self, *arguments)
+        if not first:
+            first.append(client.ledger_metadata(ledger_id).fragments[0].ensemble)
+            registration = registrations[first[0][leaver]]
+            registration.set_readonly(True) if leaves == "turns read-only" else registration.close()
+
+    monkeypatch.setattr(_Job, "_change", then_leaves)
+    report = client.repair_ledger(ledger_id, lost=["gone:1", "gone:2"], only_lost=True)
+    now = client.ledger_metadata(ledger_id).fragments[0].ensemble
+    assert now[1 - leaver] == first[0][1 - leaver] and {*now, first[0][leaver]} == {"t:1", "u:1", "v:1", "c:1"}
+    assert report.is_complete and {one.position: (one.old, one.new) for one in report.moved} == {
+        0: ("gone:1", now[0]),
+        1: ("gone:2", now[1]),
+    }
+
+
+@pytest.mark.parametrize("second", ["stays", "goes", "turns read-only"])
+def test_rr20_the_bookie_that_takes_the_place_of_one_that_left_leaves_as_well(
+    client: BookKeeper, monkeypatch: pytest.MonkeyPatch, second: str
+) -> None:
+    """RR-20. It does so before it is named. Where nobody else takes the copies, a bookie that is gone is not left in the ledger."""
+    client.store.register_bookie("d:1", "127.0.0.1", 1, readonly=True)
+    ledger_id = store_ledger(client, replace(opened(("d:1", "b:1", "c:1", "a:1")), ensemble_size=4).closed(-1, 0))
+    target = next(one for one in client.store._mine if getattr(one, "_bookie_id", "") == "x:1")  # type: ignore[attr-defined]
+    change, copy, changes, copies = _Job._change, _Job._repair_fragment, list[str](), list[str]()
+    others = []
+
+    def then_leaves(self: _Job, *arguments: Any) -> None:
+        change(self, *arguments)
+        if not changes:
+            others.append(client.store.register_bookie("y:1", "127.0.0.1", 1))
+            target.close()
+        changes.append("x")
+
+    def then_the_next_one_leaves(self: _Job, *arguments: Any) -> Any:
+        found = copy(self, *arguments)
+        copies.append("x")
+        if len(copies) == 2 and second != "stays":
+            others[0].close() if second == "goes" else others[0].set_readonly(True)
+        return found
+
+    monkeypatch.setattr(_Job, "_change", then_leaves)
+    monkeypatch.setattr(_Job, "_repair_fragment", then_the_next_one_leaves)
+    report = client.repair_ledger(ledger_id, lost=["d:1"], only_lost=True)
+    now = client.ledger_metadata(ledger_id).fragments[0].ensemble[0]
+    assert now == ("d:1" if second == "goes" else "y:1") and report.is_complete is (second != "goes")
+    assert [(one.old, one.new) for one in report.moved] == [("d:1", "y:1")] * (second != "goes")
 
 
 def refuses_after(changes: list[str], bookie: str, copy: Any) -> Any:

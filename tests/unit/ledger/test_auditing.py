@@ -101,17 +101,6 @@ def test_a_bookie_that_answers_has_a_minute_once() -> None:
     assert bookies.look("abcd", "a", 0, 61 * S) == lost("b", "c", "d") and bookies.to_ask("c") == ["c"], "it is away anew"
 
 
-def test_bookies_that_are_away_and_not_lost_yet_are_waited_for() -> None:
-    """RR-16: workers leave their replicas where they are."""
-    bookies = LostBookies(AGAIN)
-    assert bookies.look("abc", "bc", DELAY, 0).waiting == {"a"}
-    assert bookies.look("abc", "", DELAY, 1 * S).waiting == {"a", "b", "c"}, "an outage"
-    assert bookies.look("abc", "bc", DELAY, DELAY).waiting == frozenset()
-    bookies.marked("a", DELAY)
-    assert bookies.look("abc", "bc", DELAY, DELAY + 1 * S).waiting == frozenset()
-    assert bookies.look("abc", "c", DELAY, DELAY + 2 * S).waiting == {"b"}
-
-
 def test_a_look_that_was_noted_in_the_future_says_nothing() -> None:
     """RR-4: one look by a host with a wrong clock would end them for all hosts until then."""
     assert check_due(None, 5, 10) and check_due(90, 100, 10) and check_due(101, 100, 10)

@@ -229,7 +229,7 @@ def test_registrations_are_read_many_at_once(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_store_in_memory_remembers_the_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store("memory://whereabouts")
     places: list[object] = []
-    monkeypatch.setattr(occupied, "_places", lambda address: places.append(address) or frozenset({address}))
+    monkeypatch.setattr(occupied, "places", lambda address: places.append(address) or frozenset({address}))
     store.initialize_cluster()
     for number in range(10):
         store.register_bookie(f"b{number}", f"10.0.0.{number}", 3181)

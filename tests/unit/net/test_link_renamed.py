@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -126,3 +127,19 @@ def test_a_connection_stays_as_long_as_its_address_may_be_right(world: World, ho
     world.register_again()
     assert told.get(timeout=20) is False
     assert world.is_at("127.0.0.2") and world.link._socket is socket_of
+
+
+@pytest.mark.parametrize("spelling", ["127.0.0.2", "::ffff:127.0.0.2", "shelf-1.example", "SHELF-1.example."])
+def test_a_connection_ends_whose_address_another_bookie_has_registered_at(world: World, spelling: str) -> None:
+    """LINK-4: it would take what is sent to this one. The name leads to the address."""
+    world.ask()
+    until(lambda: bool(world.client._session._links) and world.is_at("127.0.0.2"), "no connection is made")
+    done = threading.Event()
+    link, reactor = world.link, world.client._session.reactor
+    reactor.post(lambda: (link.given_away(("127.0.0.9", world.port), "other"), link.given_away((spelling, world.port + 1), "other")))
+    reactor.post(done.set)
+    assert done.wait(30)
+    before = link._socket
+    assert before is not None
+    reactor.post(lambda: link.given_away((spelling, world.port), "other"))
+    until(lambda: link._socket is not before, "the connection stays")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bk_core.protocol.session.addresses import AddressBook, Lookup
+from bk_core.protocol.session.addresses import AddressBook, Lookup, meet
 
 OLD, NEW = ("10.0.0.1", 3181), ("10.0.0.2", 3181)
 
@@ -57,3 +57,19 @@ def test_an_answer_of_before_another_bookie_registered_there_does_not_count() ->
     assert book.look_up("b").ask
     book.taken("c", NEW)
     assert book.learned("b", OLD) and book.is_known("b", OLD)
+
+
+def test_addresses_are_compared_and_not_their_spellings() -> None:
+    for one, other in (
+        ("::1", "0:0:0:0:0:0:0:1"),
+        ("10.0.0.1", "::ffff:10.0.0.1"),
+        ("localhost", "::1"),
+        ("Shelf.example.", "shelf.example"),
+    ):
+        assert meet((one, 1), (other, 1)) and not meet((one, 1), (other, 2)) and not meet((one, 1), ("10.0.0.9", 1))
+    book = AddressBook()
+    book.learned("b", ("10.0.0.1", 1))
+    book.taken("c", ("::ffff:10.0.0.1", 1))
+    assert book.look_up("b") == Lookup(None, True)
+    book.taken("c", ("::ffff:10.0.0.1", 1))
+    assert not book.learned("b", ("10.0.0.1", 1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from bk_core.protocol.ledger.metadata import BookieId
@@ -38,11 +38,10 @@ def check_due(checked_ms: int | None, now_ms: int, every_ms: int) -> bool:
 @dataclass(frozen=True, slots=True)
 class Audit:
     """The outcome of a look at the bookies. ``lost`` are those whose ledgers are to be marked now, none if there is nothing to do.
-    ``look_ns`` is the time at which the next bookie is due, None if none is. ``waiting`` are those that are away and not lost yet."""
+    ``look_ns`` is the time at which the next bookie is due, None if none is."""
 
     lost: frozenset[BookieId] = frozenset()
     look_ns: int | None = None
-    waiting: frozenset[BookieId] = field(default=frozenset(), compare=False)
 
 
 class LostBookies:
@@ -66,7 +65,7 @@ class LostBookies:
     def look(self, known: Iterable[BookieId], registered: Collection[BookieId], delay_ns: int, now_ns: int) -> Audit:
         """Take in a look at the registry at ``now_ns``, and return what is due."""
         if not registered:
-            return Audit(waiting=frozenset(known))
+            return Audit()
         away = {bookie: self._away.get(bookie, now_ns) for bookie in known if bookie not in registered}
         self._away = away
         self._marked = {bookie: at for bookie, at in self._marked.items() if bookie in away}
@@ -76,7 +75,7 @@ class LostBookies:
         due = {bookie: max(self._due_ns(bookie, since + wait_ns), self._spared.get(bookie, now_ns)) for bookie, since in away.items()}
         lost = frozenset(bookie for bookie, at in due.items() if at <= now_ns)
         next_ns = min((at for bookie, at in due.items() if bookie not in lost), default=None)
-        return Audit(lost, next_ns, frozenset(away.keys() - lost - self._marked.keys()))
+        return Audit(lost, next_ns)
 
     def to_ask(self, lost: Iterable[BookieId]) -> list[BookieId]:
         """Return those of ``lost`` that have to be asked whether they run, before their ledgers are marked for the first time."""
