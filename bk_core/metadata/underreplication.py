@@ -75,7 +75,8 @@ class UnderreplicationStore(Protocol):
         """Ask replicators to repair a ledger. An existing mark gets the bookies it did not name, and keeps its time."""
 
     def unmark(self, mark: Mark) -> bool:
-        """Remove the mark of a repaired ledger. Return False if somebody marked it again meanwhile; then the mark stays."""
+        """Remove the mark of a repaired ledger. Return False if somebody marked it again meanwhile; then the mark stays. It may stay also
+        if the answer was lost, which returns False, too."""
 
     def lock(self, ledger_id: int, owner: str) -> ReplicationLock | None:
         """Return the lock, or None if somebody else holds it. ``owner`` is a name for people to read."""

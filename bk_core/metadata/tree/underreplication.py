@@ -65,11 +65,12 @@ class TreeUnderreplication:
         raise MetadataError(f"the mark of ledger {ledger_id} changes faster than it can be written")
 
     def unmark(self, mark: Mark) -> bool:
-        """Delete the leaf at the version it had when it was read, then its empty directories, at most four."""
+        """Delete the leaf at the version it had when it was read, then its empty directories, at most four. After a lost answer it is not
+        tried again: versions begin anew, so that might take a newer mark away. Whoever finds a mark that stayed has nothing to repair."""
         path = f"{self._root}/{layout.mark_path(mark.ledger_id)}"
         try:
             self._nodes.remove(path, mark.version)
-        except VersionConflictError:
+        except (VersionConflictError, MetadataOutcomeUnknownError):
             return False
         self._nodes.prune(path, f"{self._root}/{layout.LEDGERS}")
         return True

@@ -59,7 +59,7 @@ class Keeper:
         self._charges: dict[int, Charge] = {}  # by their identity, because there may be thousands
         self._lock = RLock()
         self._closed = False
-        self._again: list[Charge] = []
+        self._again: deque[tuple[float, Charge]] = deque()  # with the monotonic seconds at which each is due
         self._thread: OwnThread | None = None
 
     def add(self, charge: Charge) -> None:
@@ -100,17 +100,20 @@ class Keeper:
             self._thread.join(_KEEPER_JOIN_S)
 
     def _next(self) -> Callable[[], None] | None:
+        left_s = self._again[0][0] - time.monotonic() if self._again else None
         try:
-            charge = self._queue.get(timeout=_KEEPER_RETRY_S if self._again else None)
+            if left_s is not None and left_s <= 0:  # whatever else there is to look at
+                raise Empty
+            charge = self._queue.get(timeout=left_s)
         except Empty:
-            charge = self._again.pop(0)
+            charge = self._again.popleft()[1]
         return None if charge is None else partial(self._look, charge)
 
     def _look(self, charge: Charge) -> None:
         with self._lock:
             known = id(charge) in self._charges  # ``_charges`` keeps the charge, so that no other object gets its identity
-        if known and not self._looked(charge) and charge not in self._again:
-            self._again.append(charge)
+        if known and not self._looked(charge) and all(charge is not other for _, other in self._again):
+            self._again.append((time.monotonic() + _KEEPER_RETRY_S, charge))
 
     def _looked(self, charge: Charge) -> bool:
         try:

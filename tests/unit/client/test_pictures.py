@@ -86,9 +86,11 @@ def steps_of(axes: Any) -> list[tuple[int, int]]:
 
 def test_segments_are_drawn_over_the_time_of_their_commits(client: BookKeeper) -> None:
     log = client.create_log("events")
-    with log.writer(roll_max_entries=4) as writer:
+    with log.writer() as writer:
         for number in range(20):
             writer.append(b"%03d" % number)
+            if number % 4 == 3:
+                writer.roll()
     segments = list(log.segments())
     ends = [sum(one.rows for one in segments[: at + 1]) for at in range(len(segments))]
     assert len(segments) >= 3 and ends[-1] == 20

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from bk_core.errors import MetadataFormatError
+from bk_core.errors import MetadataFormatError, MetadataOutcomeUnknownError
 from bk_core.metadata import open_store
 from bk_core.metadata import underreplication as nodes
+from bk_core.metadata.tree.underreplication import TreeUnderreplication
 from bk_core.metadata.underreplication import Mark, MemoryUnderreplication, MemoryUnderreplicationState
 
 
@@ -65,6 +68,18 @@ def test_marks_merge_and_go_only_at_their_version() -> None:
     assert list(store.marked_ledgers()) == [3, 7]
     assert store.unmark(now) and store.unmark(now)  # absent is success
     assert list(store.marked_ledgers()) == [3]
+
+
+def test_a_mark_of_which_nobody_knows_if_it_is_gone_is_not_taken_away_again() -> None:
+    """Versions begin anew, so a second try might take away the mark of somebody who marked meanwhile."""
+    tries: list[object] = []
+
+    def remove(*arguments: object) -> None:
+        tries.append(arguments)
+        raise MetadataOutcomeUnknownError("the answer was lost")
+
+    assert not TreeUnderreplication(SimpleNamespace(remove=remove), "/ledgers").unmark(Mark(7, (), None, 3))  # type: ignore[arg-type]
+    assert tries == [("/ledgers/underreplication/ledgers/0000/0000/0000/0007/urL0000000007", 3)]
 
 
 def test_rr11_one_replicator_at_a_time() -> None:
