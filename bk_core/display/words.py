@@ -59,6 +59,25 @@ def host_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def places(address: tuple[str, int]) -> frozenset[tuple[str, int]]:
+    """Return the addresses that a host and a port stand for, each in one spelling: ``localhost`` is loopback of IPv4 and of IPv6, and a
+    name that is looked up elsewhere stands for itself."""
+    host, port = address[0].lower().rstrip("."), address[1]
+    if host == "localhost":
+        return frozenset({("127.0.0.1", port), ("::1", port)})
+    try:
+        literal = ipaddress.ip_address(host)
+    except ValueError:
+        return frozenset({(host, port)})
+    mapped = literal.ipv4_mapped if literal.version == 6 else None
+    return frozenset({(str(mapped or literal), port)})
+
+
+def meet(one: tuple[str, int], other: tuple[str, int]) -> bool:
+    """Return True if two addresses lead to one place, in whichever spelling."""
+    return one == other or not places(one).isdisjoint(places(other))
+
+
 def host_and_port(text: str) -> tuple[str, int] | None:
     """Return the host and the port of a bookie's id that is its address, None for another one. A host of IPv6 stands in it as Apache's
     bookies write it, ``::1:3181``, or in brackets."""

@@ -1,14 +1,14 @@
-"""Who else is registered at the address of a bookie: whoever is there answers each request, for whichever bookie (metadata.md 4.4)."""
+"""The bookies that are registered at an address: whoever is there answers each request, for whichever bookie (metadata.md 4.4)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from bk_core.display.words import host_port
+from bk_core.display.words import host_port, places
 from bk_core.errors import BookieUnavailableError
 from bk_core.protocol.ledger.metadata import BookieId
-from bk_core.protocol.session.addresses import Address, places
+from bk_core.protocol.session.addresses import Address
 
 ByPlace: TypeAlias = Mapping[Address, Sequence[BookieId]]
 """The bookies that are registered at an address, by its one spelling."""

@@ -111,9 +111,9 @@ class MetadataStore(Protocol):
         """Yield each id with its metadata, in their order, None for a ledger that does not exist. Many are asked for at once."""
 
     def gone_ledgers(self, ledger_ids: Iterable[int]) -> list[int]:
-        """Return those of the ledgers that do not exist, for somebody who will destroy what is left of them: where several servers can be
-        asked, more than half of them must say so and none the opposite (BKE-10). Raises MetadataUnavailableError if too few answer, and
-        MetadataContradictionError if they contradict each other."""
+        """Return those of the ledgers that do not exist, for somebody who will destroy what is left of them. Where several servers can be
+        asked, more than half of them must say so and none the opposite; other stores are read behind a write of most servers (BKE-10).
+        Raises MetadataUnavailableError if too few answer, and MetadataContradictionError if they contradict each other."""
 
     def write_ledger(self, ledger_id: int, data: bytes, version: Version) -> Version:
         """Write the metadata by compare-and-set. Raises VersionConflictError, NoNodeError or MetadataOutcomeUnknownError."""

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Hashable, Sequence
 from functools import partial
 
-from bk_core.display.words import host_port
+from bk_core.display.words import host_port, meet
 from bk_core.errors import RemoteProtocolError
 from bk_core.net.asking import is_repeatable, is_unsure
 from bk_core.net.connecting import ConnectingLink
@@ -30,7 +30,6 @@ from bk_core.net.sent_adds import SentAdds
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.ledger.run import PackedAdds
 from bk_core.protocol.link import CUTS_MAX, Patience
-from bk_core.protocol.session.addresses import meet
 from bk_core.protocol.wire import connection
 from bk_core.protocol.wire import messages as m
 from bk_core.protocol.wire.batch_parts import BatchParts

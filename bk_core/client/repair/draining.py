@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from bk_core.client.inspect import found_ledgers
 from bk_core.client.repair.jobs import repair_if_there
 from bk_core.client.repair.report import DecommissionReport, RepairOptions, StillNamed
-from bk_core.display.words import counted, host_and_port, host_port
+from bk_core.display.words import counted, host_and_port, host_port, meet
 from bk_core.errors import (
     BookieUnavailableError,
     InvalidArgumentError,
@@ -24,7 +24,6 @@ from bk_core.errors import (
 from bk_core.metadata.service_info import address_of
 from bk_core.protocol.ledger.metadata import BookieId, LedgerState
 from bk_core.protocol.ledger.replication import DrainStep, after_look
-from bk_core.protocol.session.addresses import meet
 from bk_core.threads import Flag
 
 if TYPE_CHECKING:

@@ -134,7 +134,14 @@ class TreeStore(ABC):
         return ((ledger_id, stored) for (_, stored), ledger_id in zip(found, left, strict=False))
 
     def gone_ledgers(self, ledger_ids: Iterable[int]) -> list[int]:
-        return [ledger_id for ledger_id, stored in self.read_ledgers(ledger_ids) if stored is None]
+        asked = list(ledger_ids)
+        while asked:  # a session that begins meanwhile may be at a server that is behind
+            session = self._base.session_id()
+            self._base.sync(self._root)
+            gone = [ledger_id for ledger_id, stored in self.read_ledgers(asked) if stored is None]
+            if self._base.session_id() == session:
+                return gone
+        return []
 
     def write_ledger(self, ledger_id: int, data: bytes, version: Version) -> Version:
         self._cluster.check_unchanged()

@@ -11,7 +11,7 @@ from threading import RLock
 from typing import Any
 
 from bk_core.background import WorkerPool
-from bk_core.display.words import host_and_port
+from bk_core.display.words import host_and_port, meet
 from bk_core.errors import BookieUnavailableError, MetadataUnavailableError, NoNodeError
 from bk_core.metadata.occupied import ByPlace, by_place, check_latest, check_nobodys
 from bk_core.metadata.service_info import address_of, is_address
@@ -19,7 +19,7 @@ from bk_core.metadata.store import BookieView
 from bk_core.metadata.tree.connected import KNOWN_ADDRESS_S, Connected
 from bk_core.metadata.tree.nodes import Nodes
 from bk_core.protocol.ledger.metadata import BookieId
-from bk_core.protocol.session.addresses import Address, meet
+from bk_core.protocol.session.addresses import Address
 
 READS_AT_ONCE = 16
 LISTED_S = 0.25  # so long a list of the registered bookies counts for those that are in it; a watch may be as late

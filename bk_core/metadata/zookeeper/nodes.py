@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -16,6 +17,7 @@ from bk_core.errors import (
     MetadataUnavailableError,
     NodeExistsError,
     NoNodeError,
+    VersionConflictError,
 )
 from bk_core.metadata import paths
 from bk_core.metadata.store import Version, Versioned
@@ -23,6 +25,7 @@ from bk_core.metadata.tree.nodes import ANY_VERSION, PAUSE_S, Counting, Stat
 from bk_core.metadata.zookeeper.link import EVERYBODY, Link
 
 BATCH_MAX = 256  # requests that are sent together; the metadata of so many ledgers fits well into what ZooKeeper takes in at once
+NO_VERSION = 2**31 - 1  # a version that no node comes to
 _RIGHTS = {
     "get": ("READ", False),
     "get_children": ("READ", False),
@@ -41,8 +44,17 @@ class Nodes(Counting):
         self._timeout_s = timeout_s
 
     def sync(self, path: str) -> None:
-        """A server may be behind; Apache asks for this too (metadata.md 2.3)."""
-        self.read("sync", path)
+        """Have most servers agree on a write, which none of them makes because no node has that version (metadata.md 2.3).
+
+        ZooKeeper's own ``sync`` is an agreement with the leader alone: one that was paused, and has been replaced meanwhile, answers it by
+        its old state until it notices. A session never sees an older state afterwards.
+        """
+
+        def agree(timeout_s: float) -> None:
+            with self.counted("sync"), suppress(VersionConflictError, NoNodeError, MetadataDeniedError):
+                self._link.call(lambda: self._link.client.set_async(path, b"", NO_VERSION), timeout_s, path)
+
+        self._until_answered(path, self._timeout_s, agree)
 
     def get(self, path: str, watch: Callable[[Any], None] | None = None, timeout_s: float | None = None) -> Versioned:
         return versioned(self.read("get", path, *([] if watch is None else [watch]), timeout_s=timeout_s))
@@ -175,13 +187,15 @@ class Nodes(Counting):
 
     def read(self, operation: str, path: str, *arguments: Any, timeout_s: float | None = None, **options: Any) -> Any:
         """Send a read, and repeat it after a lost answer until the deadline, then raise MetadataUnavailableError."""
-        timeout_s = timeout_s or self._timeout_s
-        deadline = time.monotonic() + timeout_s
         send = getattr(self._link.client, f"{operation}_async")
+        request = partial(send, path, *arguments, **options)
+        return self._until_answered(path, timeout_s or self._timeout_s, lambda left_s: self.send(operation, request, left_s, path))
+
+    def _until_answered(self, path: str, timeout_s: float, ask: Callable[[float], Any]) -> Any:
+        deadline = time.monotonic() + timeout_s
         while True:
-            remaining_s = max(deadline - time.monotonic(), 0.001)
             try:
-                return self.send(operation, lambda: send(path, *arguments, **options), remaining_s, path)
+                return ask(max(deadline - time.monotonic(), 0.001))
             except MetadataOutcomeUnknownError:
                 if time.monotonic() + PAUSE_S >= deadline:
                     raise MetadataUnavailableError(f"ZooKeeper did not answer about {path} within {timeout_s:g} s") from None

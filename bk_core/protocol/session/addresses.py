@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 
+from bk_core.display.words import meet
 from bk_core.protocol.ledger.metadata import BookieId
 
 Address = tuple[str, int]
 
 PATIENCE_NS = 250_000_000  # a working store answers sooner
-
-
-def places(address: Address) -> frozenset[Address]:
-    """Return the addresses that a host and a port stand for, each in one spelling: ``localhost`` is loopback of IPv4 and of IPv6, and a
-    name that is looked up elsewhere stands for itself."""
-    host, port = address[0].lower().rstrip("."), address[1]
-    if host == "localhost":
-        return frozenset({("127.0.0.1", port), ("::1", port)})
-    try:
-        literal = ipaddress.ip_address(host)
-    except ValueError:
-        return frozenset({(host, port)})
-    mapped = literal.ipv4_mapped if literal.version == 6 else None
-    return frozenset({(str(mapped or literal), port)})
-
-
-def meet(one: Address, other: Address) -> bool:
-    """Return True if two addresses lead to one place, in whichever spelling."""
-    return one == other or not places(one).isdisjoint(places(other))
 
 
 @dataclass(frozen=True, slots=True)

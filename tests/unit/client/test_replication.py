@@ -289,6 +289,8 @@ def test_decommission_ends_when_no_fragment_names_the_bookie(client: BookKeeper)
     assert client.ledger_metadata(other).fragments[0].ensemble == ("b:1", "c:1", "x:1")
     with pytest.raises(InvalidArgumentError, match="there is no bookie never:1: no ledger names it"):
         client.decommission_bookie("never:1", delete_cookie=True)
+    with pytest.raises(InvalidArgumentError, match="stopped=True vouches that the cookie may be deleted: give delete_cookie=True, too"):
+        client.decommission_bookie("a:1", stopped=True)
     client.store.write_cookie("127.0.0.1:2", b"5\n", None)
     assert client.decommission_bookie("127.0.0.1:2", delete_cookie=True).cookie_deleted
 
@@ -420,11 +422,6 @@ def full_queue(queues: ExitStack) -> int:
         with suppress(BlockingIOError):
             waiting.connect(("127.0.0.1", port))
     return port
-
-
-def test_who_vouches_for_the_end_of_a_bookie_wants_its_cookie_deleted(client: BookKeeper) -> None:
-    with pytest.raises(InvalidArgumentError, match="stopped=True vouches that the cookie may be deleted: give delete_cookie=True, too"):
-        client.decommission_bookie("a:1", stopped=True)
 
 
 def test_decommission_keeps_the_cookie_of_a_process_that_runs_whatever_the_caller_says(

@@ -129,7 +129,7 @@ def test_a_connection_stays_as_long_as_its_address_may_be_right(world: World, ho
     assert world.is_at("127.0.0.2") and world.link._socket is socket_of
 
 
-@pytest.mark.parametrize("spelling", ["127.0.0.2", "::ffff:127.0.0.2", "shelf-1.example", "SHELF-1.example."])
+@pytest.mark.parametrize("spelling", ["127.0.0.2", "::ffff:127.0.0.2", "shelf-1.example", "Shelf-1.Example."])
 def test_a_connection_ends_whose_address_another_bookie_has_registered_at(world: World, spelling: str) -> None:
     """LINK-4: it would take what is sent to this one. The name leads to the address."""
     world.ask()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bk_core.protocol.session.addresses import AddressBook, Lookup, meet
+from bk_core.display.words import meet
+from bk_core.protocol.session.addresses import AddressBook, Lookup
 
 OLD, NEW = ("10.0.0.1", 3181), ("10.0.0.2", 3181)
 
