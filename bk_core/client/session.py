@@ -24,7 +24,6 @@ from bk_core.errors import (
     AddQuorumTimeoutError,
     BkError,
     BookieSecurityError,
-    BookieUnavailableError,
     ClientClosedError,
     LocalResourceError,
     MetadataUnavailableError,
@@ -428,9 +427,13 @@ class Session:
 
         def ask() -> None:
             for bookie in bookies:
-                with suppress(BookieUnavailableError):
+                try:
                     address = self.store.resolve(bookie)
-                    self.reactor.post(partial(tell, bookie, address))
+                except MetadataUnavailableError:
+                    raise  # nobody answers about the others either
+                except BkError:
+                    continue
+                self.reactor.post(partial(tell, bookie, address))
 
         self.metadata_call(ask, then)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from functools import lru_cache
 from unicodedata import category
 
 from bk_core.display.moments import told_utc
@@ -59,6 +60,7 @@ def host_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+@lru_cache(4096)
 def places(address: tuple[str, int]) -> frozenset[tuple[str, int]]:
     """Return the addresses that a host and a port stand for, each in one spelling: ``localhost`` is loopback of IPv4 and of IPv6, and a
     name that is looked up elsewhere stands for itself."""

@@ -413,7 +413,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     UnitMutation(
         "RR-14 (last look)",
         "bk_core.client.repair.draining",
-        "if report.writable or not was_writable:",
+        "if report.writable or not is_writable.since():",
         "if True:",
         "tests/unit/client/test_replication.py::test_rr14_a_bookie_that_stops_during_the_last_look_is_looked_for_again",
     ),
@@ -438,6 +438,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "            return",
         "tests/unit/client/test_autorecovery.py::test_who_does_not_audit_follows_and_asks_nobody",
     ),
+    _of(_AUDITING, "RR-16 (took over)", "self._once |= self._marked.keys()", "pass", "test_who_takes_over_marks_once_more_what_was_marked"),
     _of(
         _ADDRESSES,
         "LINK-4 (late answer)",

@@ -234,7 +234,7 @@ class AutoRecovery:
 
     def _audit_turn(self) -> None:
         """Look which bookies are away, and mark what lost ones have, if this is the auditor. Others follow, to know how long bookies have
-        been away if they are elected, and take it that the auditor marks. If it ended before it did, those are due a minute later."""
+        been away if they are elected, and take it that the auditor marks. Who is elected marks once more what was marked before."""
         leads = self._leads()
         if self._store.is_disabled():
             return
@@ -277,6 +277,7 @@ class AutoRecovery:
     def _leads(self) -> bool:
         was, self._is_elected = self._is_elected, self._candidate.is_elected()
         if was != self._is_elected:
+            self._lost.took_over()
             said = "this is the auditor" if self._is_elected else f"the auditor is {self._store.auditor()}"
             self._say(RecoveryEvent("elected" if self._is_elected else "deposed", said))
         return self._is_elected

@@ -22,6 +22,7 @@ from bk_core.errors import (
     NotEnoughBookiesError,
 )
 from bk_core.metadata.service_info import address_of
+from bk_core.metadata.store import BookieView
 from bk_core.protocol.ledger.metadata import BookieId, LedgerState
 from bk_core.protocol.ledger.replication import DrainStep, after_look
 from bk_core.threads import Flag
@@ -175,26 +176,55 @@ def _drain(
     """Make the rounds, and note what names the bookie afterwards, and how it is registered. The last look begins when the bookie takes no
     new ledgers any more, or ends while it still does (RR-14). Unless it is ``known``, a bookie that nobody knows is an error."""
     bookie, rounds, changed = report.bookie, 0, False
-    while True:
-        was_writable = bookie in client.store.bookies().writable
-        report.still_named = [found for ledger_id in client.list_ledgers() if (found := _naming(client, ledger_id, bookie)) is not None]
-        if not known and not rounds and not report.still_named:
-            check_known(client, bookie, "no ledger names it, ")
-        left_s = deadline - time.monotonic()
-        match after_look(rounds=rounds, named=len(report.still_named), changed=changed, left_s=left_s):
-            case DrainStep.END:
-                client.store.check_cluster()  # a store that was emptied meanwhile names the bookie in no ledger either (OWN-2)
-                view = client.store.bookies()
-                report.writable, report.registered = bookie in view.writable, bookie in view.registered
-                if report.writable or not was_writable:
-                    return
-                # it took ledgers while the look was under way, and the look may have passed their places by then
-            case DrainStep.WAIT:
-                time.sleep(min(1.0, left_s))
-                changed = True  # perhaps, because writers replace bookies by themselves
-            case DrainStep.REPAIR:
-                changed = _drain_round(client, report, options, on_ledger, deadline if rounds else None)
-                rounds += 1
+    is_writable = _Sightings(client, bookie)
+    try:
+        while True:
+            is_writable.begin()
+            report.still_named = [found for ledger_id in client.list_ledgers() if (found := _naming(client, ledger_id, bookie)) is not None]
+            if not known and not rounds and not report.still_named:
+                check_known(client, bookie, "no ledger names it, ")
+            left_s = deadline - time.monotonic()
+            match after_look(rounds=rounds, named=len(report.still_named), changed=changed, left_s=left_s):
+                case DrainStep.END:
+                    client.store.check_cluster()  # a store that was emptied meanwhile names the bookie in no ledger either (OWN-2)
+                    view = client.store.bookies()
+                    report.writable, report.registered = bookie in view.writable, bookie in view.registered
+                    if report.writable or not is_writable.since():
+                        return
+                    # it took ledgers while the look was under way, and the look may have passed their places by then
+                case DrainStep.WAIT:
+                    time.sleep(min(1.0, left_s))
+                    changed = True  # perhaps, because writers replace bookies by themselves
+                case DrainStep.REPAIR:
+                    changed = _drain_round(client, report, options, on_ledger, deadline if rounds else None)
+                    rounds += 1
+    finally:
+        is_writable.end()
+
+
+class _Sightings:
+    """Notes if a bookie is registered as writable for a moment, as one is that somebody starts and stops again."""
+
+    def __init__(self, client: BookKeeper, bookie: BookieId) -> None:
+        self._store, self._bookie = client.store, bookie
+        self._seen = False
+        self._watch = client.store.watch_bookies(self._note)
+
+    def _note(self, view: BookieView) -> None:
+        self._seen = self._seen or self._bookie in view.writable
+
+    def begin(self) -> None:
+        """Begin anew, with what is now."""
+        self._seen = False
+        self._note(self._store.bookies())
+
+    def since(self) -> bool:
+        """Return True if it was writable for a moment since ``begin``."""
+        self._watch.refresh()
+        return self._seen
+
+    def end(self) -> None:
+        self._watch.cancel()
 
 
 def _await_stop(process: _Process, deadline: float) -> None:

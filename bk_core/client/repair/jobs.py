@@ -389,10 +389,11 @@ class _Job:
         found = {}
         for first_entry_id, one in copied.items():
             positions = [position for position, bookie in one.machine.targets.items() if bookie not in view.writable]
-            gone = {one.machine.targets[position] for position in positions}
-            self._avoid |= gone
+            self._avoid |= {one.machine.targets[position] for position in positions}
             standing = one.standing_then if named else one.standing
-            if gone and (gone - view.registered or len(self._targets(one.span, positions, standing)) == len(positions)):
+            if len(self._targets(one.span, positions, standing)) < len(positions):  # then those of bookies that are gone come first
+                positions = [position for position in positions if one.machine.targets[position] not in view.registered]
+            if positions:
                 found[first_entry_id] = positions
         return found
 

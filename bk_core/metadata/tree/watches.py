@@ -60,6 +60,7 @@ class Keeper:
         self._lock = RLock()
         self._closed = False
         self._again: deque[tuple[float, Charge]] = deque()  # with the monotonic seconds at which each is due
+        self._is_agains_turn = False
         self._thread: OwnThread | None = None
 
     def add(self, charge: Charge) -> None:
@@ -101,10 +102,12 @@ class Keeper:
 
     def _next(self) -> Callable[[], None] | None:
         left_s = self._again[0][0] - time.monotonic() if self._again else None
+        is_due = left_s is not None and left_s <= 0
+        self._is_agains_turn = is_due and not self._is_agains_turn  # they take turns with what is new, whatever there is of both
         try:
-            if left_s is not None and left_s <= 0:  # whatever else there is to look at
+            if self._is_agains_turn:
                 raise Empty
-            charge = self._queue.get(timeout=left_s)
+            charge = self._queue.get(timeout=None if left_s is None else max(0.0, left_s))
         except Empty:
             charge = self._again.popleft()[1]
         return None if charge is None else partial(self._look, charge)

@@ -13,6 +13,7 @@ import pytest
 
 import bk_core
 from bk_core.client.session import Session
+from bk_core.errors import MetadataDeniedError
 from bk_core.metadata.memory import MemoryStore
 from bk_core.metadata.store import BookieView
 from bk_core.protocol.events import BookiesChanged
@@ -181,6 +182,29 @@ def test_an_address_is_that_of_the_bookie_that_registered_there_last(store: Slow
     assert resolved(session, "shelf-0")[0] == ("10.0.0.7", 1)
     registered.close()
     on_reactor(session, session._links.clear)
+
+
+def test_a_bookie_of_which_nothing_may_be_read_does_not_keep_the_others_from_being_looked_for(
+    store: Slow, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LINK-4"""
+    resolve, found = store.resolve, list[str]()
+
+    def denied(bookie: str) -> tuple[str, int]:
+        if bookie == "shelf-1":
+            raise MetadataDeniedError("not for you")
+        return resolve(bookie)
+
+    monkeypatch.setattr(store, "resolve", denied)
+    registered = [store.register_bookie(f"shelf-{number}", "10.0.0.7", number + 1) for number in range(3)]
+    done = threading.Event()
+    on_reactor(
+        session,
+        lambda: session._addresses_of(["shelf-0", "shelf-1", "shelf-2"], lambda bookie, _: found.append(bookie), lambda *_: done.set()),
+    )
+    assert done.wait(30) and found == ["shelf-0", "shelf-2"]
+    for registration in registered:
+        registration.close()
 
 
 def test_two_bookies_that_changed_places_unseen_are_found(store: Slow, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

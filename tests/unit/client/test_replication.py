@@ -16,7 +16,7 @@ from bk_core.client.client import BookKeeper, connect
 from bk_core.client.repair import draining
 from bk_core.client.repair.draining import check_room
 from bk_core.client.repair.jobs import _Job, _ReplicationDriver
-from bk_core.client.repair.report import Progress, RepairReport, StillNamed, repair_options
+from bk_core.client.repair.report import Progress, StillNamed
 from bk_core.config import ClientConfig
 from bk_core.errors import (
     BkError,
@@ -103,21 +103,6 @@ def test_rr11_without_the_lock_nothing_is_written(held: bool | Exception, outcom
     assert len(session.written) == writes
     if held is False:
         assert isinstance(event.error, ReplicationError) and "lock" in str(event.error)
-
-
-def test_options() -> None:
-    assert repair_options({"lost": ["a", "a"]}).lost == frozenset({"a"})
-    with pytest.raises(InvalidArgumentError):
-        repair_options({"fast": True})
-
-
-def test_a_report_is_complete_only_without_anything_left() -> None:
-    """RR-3, RR-8, RR-11."""
-    assert RepairReport(1).is_complete and not RepairReport(1).changed
-    assert not RepairReport(1, problems=["x"]).is_complete
-    assert not RepairReport(1, locked_by="w").is_complete
-    assert not RepairReport(1, open_tail_lost=("a",)).is_complete
-    assert RepairReport(1, recovered=True).changed
 
 
 # --- whole jobs over a store in memory; nothing here needs a bookie that answers ------------------------------------------
@@ -435,27 +420,30 @@ def test_decommission_keeps_the_cookie_of_a_process_that_runs_whatever_the_calle
     assert report.runs_at is not None and not report.cookie_deleted and bookie in client.store.cookies()
 
 
-@pytest.mark.parametrize("ends", ["is stopped", "turns read-only"])
+@pytest.mark.parametrize("ends", ["is stopped", "turns read-only", "was started"])
 def test_rr14_a_bookie_that_stops_during_the_last_look_is_looked_for_again(
     client: BookKeeper, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
     """RR-14. It took ledgers whose places the look had passed."""
     registration = client.store.register_bookie("127.0.0.1:2", "127.0.0.1", 2)
     client.store.write_cookie("127.0.0.1:2", b"5\n", None)
+    if ends == "was started":
+        registration.close()
     late: list[int] = []
     listed = client.list_ledgers
 
     def list_ledgers() -> list[int]:
         found = list(listed())
         if not late:
+            again = client.store.register_bookie("127.0.0.1:2", "127.0.0.1", 2) if ends == "was started" else registration
             late.append(store_ledger(client, opened(("127.0.0.1:2", "b:1", "c:1")).closed(-1, 0)))
-            registration.close() if ends == "is stopped" else registration.set_readonly(True)
+            again.set_readonly(True) if ends == "turns read-only" else again.close()
         return found
 
     monkeypatch.setattr(client, "list_ledgers", list_ledgers)
     report = client.decommission_bookie("127.0.0.1:2", delete_cookie=True)
     assert "127.0.0.1:2" not in client.ledger_metadata(late[0]).fragments[0].ensemble or report.named_by == late
-    assert report.cookie_deleted is (ends == "is stopped" and not report.named_by)
+    assert report.cookie_deleted is (ends != "turns read-only" and not report.named_by)
 
 
 def test_decommission_forgets_a_dead_bookie_at_whose_address_another_one_is(client: BookKeeper) -> None:

@@ -101,6 +101,19 @@ def test_a_bookie_that_answers_has_a_minute_once() -> None:
     assert bookies.look("abcd", "a", 0, 61 * S) == lost("b", "c", "d") and bookies.to_ask("c") == ["c"], "it is away anew"
 
 
+def test_who_takes_over_marks_once_more_what_was_marked() -> None:
+    """RR-16: the auditor before may have ended in the middle of its look at all ledgers, and others only take it that it has marked."""
+    bookies = LostBookies(AGAIN)
+    assert bookies.look("abc", "bc", 0, 0) == lost("a")
+    for at in (0, 60 * S):
+        bookies.marked("a", at)
+    bookies.took_over()
+    assert bookies.look("abc", "bc", 0, 61 * S) == lost(look=120 * S)
+    assert bookies.look("abc", "bc", 0, 120 * S) == lost("a") and bookies.to_ask("a") == []
+    bookies.marked("a", 120 * S)
+    assert bookies.look("abc", "bc", 0, 181 * S) == lost(look=120 * S + AGAIN)
+
+
 def test_a_look_that_was_noted_in_the_future_says_nothing() -> None:
     """RR-4: one look by a host with a wrong clock would end them for all hosts until then."""
     assert check_due(None, 5, 10) and check_due(90, 100, 10) and check_due(101, 100, 10)

@@ -51,3 +51,31 @@ def test_a_look_that_failed_is_taken_again_whatever_else_there_is_to_look_at(mon
     finally:
         keeper.close()
         keeper.join()
+
+
+class Refused:
+    """Each of its looks fails, after a moment."""
+
+    def look(self) -> None:
+        time.sleep(0.005)
+        raise MetadataUnavailableError("no answer in time")
+
+
+def test_looks_that_go_on_failing_keep_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are so many that one is due at any time."""
+    monkeypatch.setattr(watches, "_KEEPER_RETRY_S", 0.05)
+    keeper = Keeper()
+    refused = [Refused() for _ in range(20)]
+    try:
+        for charge in refused:
+            keeper.add(charge)
+            keeper.look_at(charge)
+        for _ in range(5):
+            well = Failing()
+            well.looks = 1
+            keeper.add(well)
+            keeper.look_at(well)
+            assert well.done.wait(PATIENCE_S)
+    finally:
+        keeper.close()
+        keeper.join()

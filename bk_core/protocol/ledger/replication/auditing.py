@@ -90,6 +90,10 @@ class LostBookies:
         again_ns = min(AGAIN_SOON_NS, self._again_ns) if bookie in self._once else self._again_ns
         return lost_ns if marked is None else marked + again_ns
 
+    def took_over(self) -> None:
+        """Have the ledgers of all bookies that were marked so far marked once more, soon: who marked them may not have come to the end."""
+        self._once |= self._marked.keys()
+
     def marked(self, lost: Iterable[BookieId], now_ns: int) -> None:
         """Note that the ledgers of these bookies were marked by a look at all ledgers that began at ``now_ns``."""
         for bookie in lost:
