@@ -49,6 +49,7 @@ _LISTING = "bk_core.protocol.bookie.reads", "tests/unit/bookie/test_listing.py"
 _PATHS = "bk_core.protocol.files.paths", "tests/unit/files/test_paths.py"
 _AUDITING = "bk_core.protocol.ledger.replication.auditing", "tests/unit/ledger/test_auditing.py"
 _REPAIR = "bk_core.client.repair.jobs", "tests/unit/client/test_replication.py"
+_TARGETS = "bk_core.client.repair.jobs", "tests/unit/client/test_replication_targets.py"
 _GONE_LEDGER = "        if record is None:\n            return EntryListResponse(request.request_id, Status.NO_LEDGER, request.ledger_id)\n"
 
 
@@ -376,35 +377,42 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "tests/unit/ledger/test_ledger_check.py::test_rr15_a_group_is_due_by_number_and_by_bytes",
     ),
     _of(
-        _REPAIR,
+        _TARGETS,
         "RR-20 (before)",
         "in self._leaving(copied, named=False)}",
         "in ()}",
         "test_rr20_copies_on_a_bookie_that_leaves_are_made_elsewhere",
     ),
     _of(
-        _REPAIR,
+        _TARGETS,
         "RR-20 (after)",
         "late = self._leaving(copied, named=True)",
         "late = self._leaving({}, named=True)",
         "test_rr20_copies_on_a_bookie_that_leaves_are_made_elsewhere",
     ),
     _of(
-        _REPAIR,
+        _TARGETS,
         "RR-20 (stays)",
         "        if not gone:\n            del",
         "        if False:\n            del",
         "test_rr20_a_bookie_that_took_the_copies_stays_where_no_other_does",
     ),
     _of(
-        _REPAIR,
+        _TARGETS,
         "RR-20 (one of two)",
         "ensemble = tuple(standing.get(position, bookie) for position, bookie in enumerate(span.ensemble))",
         "ensemble = span.ensemble",
         "test_rr20_of_two_targets_of_a_fragment_one_leaves",
     ),
     _of(
-        _REPAIR,
+        _TARGETS,
+        "RR-20 (back)",
+        "*self._options.lost, *span.ensemble}",
+        "*self._options.lost}",
+        "test_rr20_a_bookie_that_stood_there_and_is_back_is_no_target",
+    ),
+    _of(
+        _TARGETS,
         "RR-20 (the next)",
         "if not named and one.before is None:",
         "if not named:",

@@ -362,9 +362,11 @@ class _Job:
             early = {first: copied.pop(first) for first in self._leaving(copied, named=False)}
             for first_entry_id in early:
                 del group.exchanges[first_entry_id]
+            is_exchanged = False
             try:
                 if group.exchanges:
                     self._change(group.intent)
+                is_exchanged = True
                 for first_entry_id, error in group.refused.items():
                     self._report.problems.append(str(error.args[0]))
                     del copied[first_entry_id]
@@ -377,6 +379,8 @@ class _Job:
                 raise
             except BkError as error:
                 self._report.problems.append(str(error.args[0]))
+                for one in copied.values() if is_exchanged else ():
+                    self._note(one)
                 return
             for first_entry_id, one in copied.items():
                 if first_entry_id not in self._copied:
@@ -428,8 +432,9 @@ class _Job:
             self._metadata, self._version = change.metadata, change.version
 
     def _targets(self, span: FragmentSpan, lost: list[int], standing: Mapping[int, BookieId]) -> dict[int, BookieId]:
-        """Choose targets by the placement policy: bookies that are not in the fragment, not lost, and have not failed us (RR-6)."""
-        avoid = {*self._avoid, *self._options.lost}
+        """Choose targets by the placement policy: bookies that are not in the fragment, not lost, and have not failed us (RR-6). One that
+        stood there before, and is back, gets its place by being given it back (RR-20)."""
+        avoid = {*self._avoid, *self._options.lost, *span.ensemble}
         ensemble = tuple(standing.get(position, bookie) for position, bookie in enumerate(span.ensemble))
         return self._session.placement.replace(ensemble, lost, avoid) if lost else {}
 
