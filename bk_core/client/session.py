@@ -427,6 +427,8 @@ class Session:
 
         def ask() -> None:
             for bookie in bookies:
+                if self._over:
+                    return
                 try:
                     address = self.store.resolve(bookie)
                 except MetadataUnavailableError:

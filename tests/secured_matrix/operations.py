@@ -68,6 +68,13 @@ def java_writes(sides: Sides, count: int = COUNT) -> int:
     return ledger_id
 
 
+def java_connects(sides: Sides) -> bool:
+    """Return True if Java can write now."""
+    answers: list[list[str]] = []
+    sides.ask(f"write {sides.ask('create 3 3 2')[1]} 1", answers.append)
+    return answers == [["ack", "0"]]
+
+
 def java_comes_in(sides: Sides, signs: Sequence[Sign], directory: Path) -> bool:
     """Return True if Java can write. Return False if none of the bookies took its entry and the logs in ``directory`` have since got one of
     the signs. Raises AssertionError if it failed in another way, and JavaFailedError."""

@@ -20,10 +20,12 @@ from tests.secured_matrix.logs import client_log, shown_secrets
 from tests.secured_matrix.operations import Sides, sides_at
 from tests.secured_matrix.refusals import REFUSALS, play_refusal
 from tests.secured_matrix.spark_work import Jobs
-from tests.secured_matrix.table import JAVA, JAVA_STAYS_OUT, OPERATIONS, SPARK, Cell, Row, argued, signs_of_a_race, signs_outside
+from tests.secured_matrix.table import EMBEDDED, JAVA, JAVA_STAYS_OUT, OPERATIONS, SPARK, Cell, Row, argued, signs_outside
 from tests.secured_matrix.worlds import SECRETS, Keys, World, made_keys, made_world, without_kerberos
 
-RACES_MAX = 3
+CONNECTS_MAX = 3
+"""Java's first connection with SASL fails now and then on a busy machine: at Apache's bookies by a race of TLS and AUTH
+(wire-protocol.md 10.4), and with GSSAPI where the name of the bookie's host is not found at first. Its cells are judged after that."""
 TOGETHER: Sequence[tuple[tuple[str, Callable[[Sides], str]], tuple[str, Callable[[Sides], str]]]] = (
     (("write", operations.write), ("Java writes", operations.write_by_java)),
     (("read", operations.read), ("Java reads", operations.read_by_java)),
@@ -117,10 +119,8 @@ def _java_outside(row: Row, world: World, sides: Sides) -> Cell | None:
     """Return what is to be said of Java where it does not come in: argued for the known reason, failed for any other one."""
     signs = signs_outside(row.place, row.protocol)
     if not signs:
-        race = signs_of_a_race(row.place, row.protocol)
-        for _ in range(RACES_MAX if race else 0):
-            if operations.java_comes_in(sides, race, world.cluster.directory):
-                break
+        if row.place.auth != "none" and row.place.bookies != EMBEDDED:
+            any(operations.java_connects(sides) for _ in range(CONNECTS_MAX))
         return None
     tried = _cell(lambda: "" if operations.java_comes_in(sides, signs, world.cluster.directory) else Cell("argued", JAVA_STAYS_OUT))
     return None if tried.state == "passed" else tried

@@ -103,13 +103,6 @@ def signs_outside(place: Place, protocol: str) -> tuple[Sign, ...]:
     return (UNDECODED,) if protocol == "v2" else ()
 
 
-def signs_of_a_race(place: Place, protocol: str) -> tuple[Sign, ...]:
-    """Return what stands in the logs where Java's client fails now and then at Apache's bookies, and comes in at another try. Document:
-    wire-protocol.md 10.4."""
-    by_both = place.transport != "plain" and place.auth != "none"
-    return (NOT_TLS,) if by_both and place.bookies not in (EMBEDDED, "4.14.7") and protocol == "v3" else ()
-
-
 def is_good(rows: Sequence[Row]) -> bool:
     """Return True if no cell failed."""
     return all(cell.state != "failed" for row in rows for cell in row.cells.values())
