@@ -18,6 +18,7 @@ from bk_core.protocol.bookie.listing import EntryListing
 from bk_core.protocol.bookie.stream import RequestStream, Unit
 from bk_core.protocol.wire.connection import ReplyTo
 from bk_core.protocol.wire.frames import FRAME_BYTES_MAX
+from bk_core.protocol.wire.messages import AuthRequest
 
 RECEIVE_BYTES = 1 << 20  # of the buffer that all connections share
 GATE_FRAME_BYTES_MAX = 64 << 10  # of a peer that is not admitted yet
@@ -39,13 +40,14 @@ class Tag:
 class Connection:
     __slots__ = (
         *("begun_at", "events", "gate", "inbox", "known", "open", "outbox", "partial", "peer", "polls", "protocol"),
-        *("queued", "received_at", "sent_at", "shaking", "sock", "unsent_bytes", "waiting"),
+        *("early", "queued", "received_at", "sent_at", "shaking", "sock", "unsent_bytes", "waiting"),
     )
 
     def __init__(self, sock: socket.socket, peer: str, gate: Gate | None = None) -> None:
         self.sock: socket.socket | TlsSocket = sock
         self.gate = gate  # until this peer is admitted; None where everybody is
         self.shaking = False  # in the handshake of TLS
+        self.early: tuple[AuthRequest, ReplyTo, float] | None = None  # a token that came in clear, and when
         self.peer = peer
         self.protocol = RequestStream() if gate is None else RequestStream(GATE_FRAME_BYTES_MAX)
         self.partial = bytearray()  # a frame whose rest has not come yet, ``known`` bytes of it; a large one with room for more

@@ -23,17 +23,18 @@ from bk_core.errors import RemoteProtocolError
 from bk_core.metrics.bookie import ServerCounts
 from bk_core.protocol.bookie import Effect, Persist, PersistMany, Reply, ReplyAfterSync, WakeLater, io_error
 from bk_core.protocol.bookie.admission import ConnectionLimits
-from bk_core.protocol.bookie.gate import Gate, Then
+from bk_core.protocol.bookie.gate import Gate, GateAnswer, Then
 from bk_core.protocol.bookie.listing import EntryListing
 from bk_core.protocol.bookie.runs import AddsAnswer, RequestedAdds, RequestedReads
 from bk_core.protocol.bookie.stream import Answer, Unit
-from bk_core.protocol.wire.messages import BatchReadResponse, EntryListRequest, ReadResponse, Response
+from bk_core.protocol.wire.messages import AuthRequest, BatchReadResponse, EntryListRequest, ReadResponse, Response
 
 READ_PIECE_BYTES = 1 << 20  # of a run of reads at a time
 UNSENT_BYTES_MAX = 8 << 20  # per connection; above this, its requests wait until the peer reads
 UNSENT_ALL_BYTES_MAX = 256 << 20  # of all connections; above this, the requests of each that has not read everything wait
 UNCOMMITTED_BYTES_MAX = 96 << 20  # above this, all requests wait for the database
 STOP_TIMEOUT_S = 5.0
+EARLY_S = 0.5  # the time that a client has to begin TLS after a token that it sent in clear
 
 _T = TypeVar("_T")
 
@@ -192,6 +193,7 @@ class BookieServer(Peers):
         self.check_disk()
         if self._commit_failed:
             self.storage.request_sync()
+        self._refuse_early(now)
         self._give_up_overdue(now)
         if not self._accepting and not self._stopping and now >= self._accept_at:
             self._listen()
@@ -287,7 +289,38 @@ class BookieServer(Peers):
     def _at_gate(self, connection: Connection, gate: Gate, tag: Tag, unit: Unit | EntryListing) -> None:
         """Answer a request of a peer that is not admitted yet."""
         assert not isinstance(unit, EntryListing)
+        self._after_early(connection, gate, unit)
+        if not connection.open:
+            return
         found = gate.asked(unit, is_v2=tag.context.protocol == "v2")
+        if found.then is Then.WAIT and isinstance(unit, AuthRequest):
+            connection.early = unit, tag.context, time.monotonic()
+            self._early.add(connection)
+            return
+        self._follow(connection, gate, tag, found)
+
+    def _after_early(self, connection: Connection, gate: Gate, behind: Unit | None) -> None:
+        """Go on with a token that came in clear, now that something is ``behind`` it, or that nothing has come for long."""
+        self._early.discard(connection)
+        early, connection.early = connection.early, None
+        if early is None or not connection.open:
+            return
+        token, context, _ = early
+        found = gate.early(token, behind, is_v2=context.protocol == "v2")
+        if found.then is Then.WAIT:
+            connection.inbox.appendleft((token, context))  # it is served behind the handshake
+        else:
+            self._follow(connection, gate, Tag(connection, context), found)
+
+    def _refuse_early(self, now: float) -> None:
+        for connection in tuple(self._early):
+            if connection.gate is None or connection.early is None or not connection.open:
+                self._early.discard(connection)
+            elif now - connection.early[2] >= EARLY_S:
+                self._after_early(connection, connection.gate, None)
+
+    def _follow(self, connection: Connection, gate: Gate, tag: Tag, found: GateAnswer) -> None:
+        """Do what the gate says."""
         if found.answer is not None:
             self._answer(tag, found.answer)
         if found.refused is not None:

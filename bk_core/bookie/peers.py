@@ -66,6 +66,7 @@ class Peers(JudgedDisk):
         self._outside: dict[Connection, None] = {}  # those that are not admitted, the oldest first
         self._listing: deque[Connection] = deque()  # connections whose next unit is a list of entries under way
         self._blocked: set[Connection] = set()  # connections whose requests wait for room
+        self._early: set[Connection] = set()  # those whose token came before they have begun TLS
         self._dirty: set[Connection] = set()  # connections with something to send
 
     # --- who is let in, and who is given up -----------------------------------------------------------------------
@@ -166,7 +167,7 @@ class Peers(JudgedDisk):
         connection.inbox.clear()
         connection.outbox.clear()
         self._unsent_bytes -= connection.unsent_bytes
-        for group in (self._connections, self._blocked, self._dirty, self._more):
+        for group in (self._connections, self._blocked, self._dirty, self._more, self._early):
             group.discard(connection)
         self._outside.pop(connection, None)
         if connection in self._listing:

@@ -27,6 +27,7 @@ class Then(Enum):
     BEGIN_TLS = auto()  # once the answer is sent
     SERVE = auto()  # every later request, without this gate
     CLOSE = auto()
+    WAIT = auto()  # for the next request: ``early`` says what follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,20 @@ class Gate:
             return self._start_tls(unit)
         if isinstance(unit, AuthRequest) and self._wants_auth and (self.is_secured or not self._tls):
             return self._auth(unit, is_v2)
+        if isinstance(unit, AuthRequest) and self._wants_auth and unit.plugin == SASL and self.may_wait([unit]):
+            return GateAnswer(None, Then.WAIT)
+        return self._unserved(unit, is_v2=is_v2)
+
+    def early(self, token: AuthRequest, behind: Unit | None, *, is_v2: bool) -> GateAnswer:
+        """Say what follows for a token that came in clear, with the request ``behind`` it, None if none comes. Java's client sends its
+        first token before its START_TLS if its connection is made at once (wire-protocol.md 10.4): it is answered inside of TLS. Of others
+        it is refused."""
+        if isinstance(behind, StartTlsRequest):
+            return GateAnswer(None, Then.WAIT)
+        return self._unserved(token, is_v2=is_v2)
+
+    def _unserved(self, unit: Unit, *, is_v2: bool) -> GateAnswer:
+        """Answer a request that only those may make who are admitted."""
         if self._roles and isinstance(unit, AuthRequest) and unit.plugin == BY_ROLE:
             return GateAnswer(None)  # there is nothing to say to it
         if isinstance(unit, RequestedAdds):

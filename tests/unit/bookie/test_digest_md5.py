@@ -139,8 +139,14 @@ def test_v2_has_no_way_to_say_no_but_to_hang_up() -> None:
 
 def test_tls_comes_first_and_once() -> None:
     door = gate(tls=True, users=USERS)
-    refused = door.asked(m.AuthRequest(1, "sasl", b""), is_v2=False)
-    assert refused.answer == m.AuthResponse(1, Status.UNAUTHORIZED)  # no password goes over what may be listened to
+    early = m.AuthRequest(1, "sasl", b"")
+    for token in (m.AuthRequest(1, "sasl", b"proof"), m.AuthRequest(1, "other", b"")):
+        refused = door.asked(token, is_v2=False)
+        assert refused.answer == m.AuthResponse(1, Status.UNAUTHORIZED)  # no password goes over what may be listened to
+    assert door.asked(early, is_v2=False) == GateAnswer(None, Then.WAIT) == door.early(early, m.StartTlsRequest(2), is_v2=False)
+    for behind in (None, m.ReadRequest(2, 7, 0), early):
+        assert door.early(early, behind, is_v2=False) == GateAnswer(m.AuthResponse(1, Status.UNAUTHORIZED))
+        assert door.early(early, behind, is_v2=True) == GateAnswer(None, Then.CLOSE)
     assert door.asked(m.StartTlsRequest(2), is_v2=False) == GateAnswer(m.StartTlsResponse(2, Status.OK), Then.BEGIN_TLS)
     assert door.secured() == GateAnswer(None)
     assert challenge(door.asked(m.AuthRequest(3, "sasl", b""), is_v2=False))

@@ -270,6 +270,30 @@ def test_the_first_token_of_java_may_come_in_clear_behind_start_tls(world: World
     assert said.plugin == ("sasl" if "sasl" in kind else "AuthDisabledPlugin") and (b"nonce=" in said.payload) is ("sasl" in kind)
 
 
+def test_the_first_token_of_java_may_come_before_start_tls(world: World, tmp_path: Path) -> None:
+    """wire-protocol.md 10.4: its client sends the two in this order if its connection is made at once. The answer comes inside of TLS."""
+    with bookies(world, tmp_path, "tls, sasl", 1) as (_, (bookie,)):
+        with socket.create_connection((bookie.host, bookie.port), 30) as plain:
+            plain.sendall(codec_v2.frame(codec_v3.encode_request(TOKEN)) + codec_v2.frame(codec_v3.encode_request(m.StartTlsRequest(1))))
+            with plain.makefile("rb", 0) as file:
+                answer = codec_v3.decode_response(file.read(int.from_bytes(file.read(4), "big")))
+            assert answer == m.StartTlsResponse(1, Status.OK)
+            with ssl.create_default_context(cafile=world.ca.certificate).wrap_socket(plain, server_hostname="127.0.0.1") as peer:
+                with peer.makefile("rb") as file:
+                    said = codec_v3.decode_response(file.read(int.from_bytes(file.read(4), "big")))
+        assert isinstance(said, m.AuthResponse) and said.status is Status.OK and b"nonce=" in said.payload
+
+
+@pytest.mark.parametrize("behind", [[], [m.ReadRequest(3, 7, 0)], [TOKEN]], ids=["nothing", "a read", "another one"])
+def test_a_token_in_clear_is_refused_if_no_tls_follows(world: World, tmp_path: Path, behind: list[m.Request]) -> None:
+    """A client that has no TLS learns it soon."""
+    with bookies(world, tmp_path, "tls, sasl", 1) as (_, (bookie,)), socket.create_connection((bookie.host, bookie.port), 30) as plain:
+        plain.sendall(b"".join(codec_v2.frame(codec_v3.encode_request(one)) for one in (TOKEN, *behind)))
+        with plain.makefile("rb", 0) as file:
+            said = codec_v3.decode_response(file.read(int.from_bytes(file.read(4), "big")))
+        assert isinstance(said, m.AuthResponse) and said.request_id == 2 and said.status is Status.UNAUTHORIZED
+
+
 @pytest.mark.parametrize(
     "behind", [[TOKEN, TOKEN], [m.AuthRequest(2, "sasl", b"proof")], [TOKEN, m.ReadRequest(3, 7, 0)]], ids=["two", "a proof", "a read"]
 )

@@ -206,7 +206,8 @@ def test_another_provider_is_refused_by_status_and_may_be_followed_by_ours() -> 
 def test_with_tls_a_ticket_is_taken_inside_of_it_alone() -> None:
     script = Script()
     one = gate(script, tls=True)
-    answer = one.asked(auth(1, TICKET), is_v2=False).answer
+    assert one.asked(auth(1, TICKET), is_v2=False) == GateAnswer(None, Then.WAIT)
+    answer = one.early(auth(1, TICKET), None, is_v2=False).answer
     assert isinstance(answer, AuthResponse) and answer.status is Status.UNAUTHORIZED and script.steps == []
     assert one.asked(StartTlsRequest(2), is_v2=False).then is Then.BEGIN_TLS
     assert one.secured() == GateAnswer(None)  # a handshake alone admits nobody
