@@ -57,6 +57,7 @@ class SimSession(Session):
         self.racks = None
         self._links = {}
         self._moved_ns = {}
+        self._is_looking = self._looks_again = self._over = False
         self._emptied = ()
         self._view = BookieView((), ())
         self._views = self._view_number = 0
