@@ -29,6 +29,12 @@ def monitor():
     with own:
         own.wait()
 
+def thread():
+    lasting = threading.Thread(target=Flag().wait, daemon=True)
+    lasting.start()  # which waits, too
+    the_next_wait_is_late()
+    join(lasting)
+
 def log():
     store = open_store("memory://late")
     store.initialize_cluster()
@@ -52,12 +58,12 @@ waits = {{
     "flag": lambda: Flag().wait({LONG_S}),
     "monitor": monitor,
     "bell": lambda: Monitor().until(lambda: False, {LONG_S}),
-    "thread": lambda: join(threading.Thread(target=Flag().wait, daemon=True).start() or threading.enumerate()[-1]),
+    "thread": thread,
     "log": log,
 }}
 """
 END = """
-if {kind!r} != "log":
+if {kind!r} not in ("log", "thread"):
     the_next_wait_is_late()
 try:
     waits[{kind!r}]()
