@@ -277,6 +277,33 @@ def test_registrations_and_watches_survive_a_lost_session(zookeeper: ZooKeeperPr
     other.close()
 
 
+def test_a_list_of_ledgers_agrees_anew_in_each_session(zookeeper: ZooKeeperProcess, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """BKE-10, metadata.md 2.3: a session that begins in the midst of the list may be at a server that is behind, which misses ledgers."""
+    store = _open(zookeeper, root)
+    store.initialize_cluster()
+    ledger_ids = [1, 20_000, 20_001, 2**31 - 1]
+    for ledger_id in ledger_ids:
+        store.create_ledger(ledger_id, b"")
+    agreed: list[object] = []
+    sync = store._nodes.sync
+
+    def noted(path: str) -> None:
+        sync(path)
+        agreed.append(store._nodes.session_id())
+
+    monkeypatch.setattr(store._nodes, "sync", noted)
+    listed = store.list_ledgers()
+    first = next(listed)
+    session = store._nodes.session_id()
+    assert agreed == [session]
+    _expire(store, zookeeper)
+    contract.eventually(lambda: store._nodes.session_id() not in (None, 0, session))
+    assert [first, *listed] == ledger_ids
+    assert agreed == [session, store._nodes.session_id()]
+    assert store.gone_ledgers([1, 2]) == [2] and len(agreed) == 3
+    store.close()
+
+
 def test_without_a_server_nothing_hangs(tmp_path: Path) -> None:
     started = time.monotonic()
     with pytest.raises(MetadataUnavailableError):

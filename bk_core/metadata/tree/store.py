@@ -28,6 +28,7 @@ from bk_core.errors import (
 from bk_core.metadata import paths
 from bk_core.metadata.service_info import bookie_service_info, check_bookie_id, encode_service_info
 from bk_core.metadata.store import BookieView, Registration, RegistryWatch, Version, Versioned, Watch
+from bk_core.metadata.tree.agreement import Agreement
 from bk_core.metadata.tree.cluster import ClusterAtRoot, LogRoot
 from bk_core.metadata.tree.connected import STOP_S, Connected
 from bk_core.metadata.tree.ids import LedgerIds
@@ -135,13 +136,10 @@ class TreeStore(ABC):
 
     def gone_ledgers(self, ledger_ids: Iterable[int]) -> list[int]:
         asked = list(ledger_ids)
-        while asked:  # a session that begins meanwhile may be at a server that is behind
-            session = self._base.session_id()
-            self._base.sync(self._root)
-            gone = [ledger_id for ledger_id, stored in self.read_ledgers(asked) if stored is None]
-            if self._base.session_id() == session:
-                return gone
-        return []
+        if not asked:
+            return []
+        agreement = Agreement(self._base, self._root)
+        return agreement.read(lambda: [ledger_id for ledger_id, stored in self.read_ledgers(asked) if stored is None])
 
     def write_ledger(self, ledger_id: int, data: bytes, version: Version) -> Version:
         self._cluster.check_unchanged()
@@ -157,11 +155,11 @@ class TreeStore(ABC):
     def list_ledgers(self) -> Iterator[int]:
         """Yield the ids. Raises NoClusterError instead of ending early if the cluster is gone or goes meanwhile (OWN-2)."""
         manager = self._manager()
-        self._base.sync(self._root)
-        self.check_cluster()
+        agreement = Agreement(self._base, self._root)
+        agreement.read(self.check_cluster)
         for tree in paths.trees(manager):
-            yield from self._walk(self._root, "", tree.levels)
-        self.check_cluster()
+            yield from self._walk(agreement, self._root, "", tree.levels)
+        agreement.read(self.check_cluster)
 
     def watch_ledger(self, ledger_id: int, callback: Callable[[], None]) -> Watch:
         return self._watch(self._ledger(ledger_id), callback)
@@ -403,11 +401,12 @@ class TreeStore(ABC):
     def _cookie(self, bookie_id: BookieId) -> str:
         return f"{self._root}/cookies/{check_bookie_id(bookie_id)}"
 
-    def _walk(self, path: str, digits: str, levels: tuple[re.Pattern[str], ...]) -> Iterator[int]:
-        for name in sorted(filter(levels[0].fullmatch, self._base.children(path)), key=lambda name: (len(name), name)):
+    def _walk(self, agreement: Agreement, path: str, digits: str, levels: tuple[re.Pattern[str], ...]) -> Iterator[int]:
+        names = agreement.read(lambda: self._base.children(path))
+        for name in sorted(filter(levels[0].fullmatch, names), key=lambda name: (len(name), name)):
             joined = digits + name.removeprefix("L")
             if len(levels) > 1:
-                yield from self._walk(f"{path}/{name}", joined, levels[1:])
+                yield from self._walk(agreement, f"{path}/{name}", joined, levels[1:])
             elif int(joined) <= paths.LEDGER_ID_MAX:
                 yield int(joined)
 
