@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from enum import Enum, auto
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bk_core.client.inspect import found_ledgers
@@ -34,6 +37,8 @@ CONNECT_S = 2.0
 """The time within which a process that runs takes a connection."""
 ENDS_S, ENDS_POLL_S = 10.0, 0.2
 """The time that a bookie has to end after it has taken its registration away, and the pause between two looks at it."""
+GONE_S = 5.0
+"""The time for which a bookie's address has to refuse connections. Embedded bookies and Apache's that restart listen again by then."""
 
 
 def decommission_bookie(
@@ -52,10 +57,11 @@ def decommission_bookie(
     The report comes from a last look at all ledgers, after the last repair: it names those that still name the bookie, and which of these
     are being written to it. ``on_ledger(number, of, ledger_id)`` is called before each. The cookie is deleted only if nothing names the
     bookie and its process has ended. A registration that has lapsed does not prove that, because a process that is frozen or cut off goes
-    on later. So its address has to refuse connections, or another bookie has to be registered there; where nobody can tell, the cookie
-    stays unless the caller vouches for it (``stopped``). With ``delete_cookie``, a bookie that is empty and still runs has until
-    ``wait_s`` is over to be stopped: ``on_empty()`` is called when that wait begins. Meanwhile this client places nothing on the bookie,
-    but other clients do as long as it is registered as writable, so it should be made read-only or stopped before.
+    on later. So its address has to refuse connections for ``GONE_S`` seconds, because a bookie that restarts refuses them for a moment; or
+    another bookie has to be registered there. Where nobody can tell, the cookie stays unless the caller vouches for it (``stopped``). With
+    ``delete_cookie``, a bookie that is empty and still runs has until ``wait_s`` is over to be stopped: ``on_empty()`` is called when that
+    wait begins. Meanwhile this client places nothing on the bookie, but other clients do as long as it is registered as writable, so it
+    should be made read-only or stopped before.
 
     Raises InvalidArgumentError for a bookie that nobody knows, because a mistyped id would look like a finished job, and for ``stopped``
     without ``delete_cookie``.
@@ -71,23 +77,43 @@ def decommission_bookie(
     deadline = time.monotonic() + wait_s
     process = _Process(client, bookie)
     with client._session.without(bookie):
-        _drain(client, report, options, on_ledger, deadline, known=False)
+        drain = partial(_drain, client, report, options, on_ledger, deadline)
+        drain(known=False)
         process.is_registered()  # it may have moved meanwhile
         if delete_cookie and report.is_complete and report.registered and time.monotonic() < deadline:
             if on_empty is not None:
                 on_empty()
             _await_stop(process, deadline)
-            _drain(client, report, options, on_ledger, deadline)  # it may have been writable for a moment
-        if delete_cookie and report.is_complete and not report.registered:
-            if process.takes_connections():
-                report.runs_at = _await_end(process, max(deadline, time.monotonic() + ENDS_S))
-                _drain(client, report, options, on_ledger, deadline)  # one that was frozen may have gone on, and taken ledgers
-            if report.is_complete and not report.registered and report.runs_at is None:
-                if stopped or not process.unseen:
-                    report.cookie_deleted = client.delete_cookie(bookie)
-                elif bookie in client.store.cookies():
-                    report.unseen = process.unseen
+            drain()  # it may have been writable for a moment
+        if delete_cookie:
+            _forget(process, report, drain, deadline, stopped=stopped)
     return report
+
+
+def _forget(process: _Process, report: DecommissionReport, drain: Callable[[], None], deadline: float, *, stopped: bool) -> None:
+    """Delete the cookie if nothing names the bookie and its process has ended; note in the report why not."""
+    while report.is_complete and not report.registered:
+        end = _await_end(process, max(deadline, time.monotonic() + ENDS_S), 0.0 if stopped else GONE_S)
+        report.runs_at = process.address if end is _End.NOT else None
+        if end is not _End.SILENT:
+            drain()  # one that was frozen may have gone on, and taken ledgers
+        if end is not _End.BACK:
+            break
+    if report.is_complete and not report.registered and report.runs_at is None:
+        if stopped or not process.unseen:
+            report.cookie_deleted = process.client.delete_cookie(process.bookie)
+        elif process.bookie in process.client.store.cookies():
+            report.unseen = process.unseen
+
+
+class _Sign(Enum):
+    """What the address of a bookie shows. RUNS: the system there takes a connection, as it does for a process that is stopped by a signal.
+    REFUSES: no process listens there. REPLACED: another bookie is registered there. NONE: nobody can tell."""
+
+    RUNS = auto()
+    REFUSES = auto()
+    REPLACED = auto()
+    NONE = auto()
 
 
 class _Process:
@@ -110,22 +136,21 @@ class _Process:
                 self.address = address_of(self.bookie, found.data)
         return there
 
-    def takes_connections(self) -> bool:
-        """Return True if the system at the address takes a connection, as it does for a process that is stopped by a signal. Only a refusal
-        proves that the process has ended, or another bookie that is registered there."""
+    def look(self) -> _Sign:
+        """Look at its address, and note in ``unseen`` why that proves nothing."""
         if self.address is None:
-            return False
+            return _Sign.NONE
+        self.unseen = ""
         try:
             socket.create_connection(self.address, CONNECT_S, all_errors=True).close()
         except ExceptionGroup as group:  # a name may have several addresses, and the process may be at any of them
             silent = [error for error in group.exceptions if not isinstance(error, ConnectionRefusedError)]
             self.unseen = self._silence(silent[0]) if silent else ""
-            return False
         except (OSError, ValueError, OverflowError) as error:
             self.unseen = self._silence(error)
-            return False
-        self.unseen = ""
-        return not self._is_anothers()
+        else:
+            return _Sign.REPLACED if self._is_anothers() else _Sign.RUNS
+        return _Sign.NONE if self.unseen else _Sign.REFUSES
 
     def _silence(self, error: Exception) -> str:
         assert self.address is not None
@@ -140,14 +165,36 @@ class _Process:
         return False
 
 
-def _await_end(process: _Process, ends: float) -> tuple[str, int] | None:
-    """Wait until nothing takes connections at the address, and return None, or the address if something still does at ``ends``. A bookie
-    that registers again is not waited for."""
-    while (runs := process.takes_connections()) and time.monotonic() < ends:
-        if process.is_registered():
-            return None
-        time.sleep(ENDS_POLL_S)
-    return process.address if runs else None
+class _End(Enum):
+    """The end of a process as it was awaited. SILENT: nobody has seen it run. SEEN: it ran before, so that it may have taken ledgers.
+    NOT: it runs. BACK: it is registered again."""
+
+    SILENT = auto()
+    SEEN = auto()
+    NOT = auto()
+    BACK = auto()
+
+
+def _await_end(process: _Process, ends: float, gone_s: float) -> _End:
+    """Wait until the address has refused connections for ``gone_s`` seconds, or shows at once that there is nothing to wait for. A process
+    that still runs at ``ends`` is waited for no longer, and one that registers again not at all."""
+    was_writable = _Sightings(process.client, process.bookie)
+    refuses_since, has_run = math.inf, False
+    try:
+        was_writable.begin()
+        while True:
+            sign, now = process.look(), time.monotonic()
+            has_run = has_run or sign is _Sign.RUNS
+            refuses_since = min(refuses_since, now) if sign is _Sign.REFUSES else math.inf
+            if process.is_registered():
+                return _End.BACK
+            if sign is _Sign.RUNS and now >= ends:
+                return _End.NOT
+            if sign in (_Sign.REPLACED, _Sign.NONE) or now - refuses_since >= gone_s:
+                return _End.SEEN if has_run or was_writable.since() else _End.SILENT
+            time.sleep(ENDS_POLL_S)
+    finally:
+        was_writable.end()
 
 
 def check_room(client: BookKeeper, bookie: BookieId) -> None:

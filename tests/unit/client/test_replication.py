@@ -109,7 +109,8 @@ def test_rr11_without_the_lock_nothing_is_written(held: bool | Exception, outcom
 
 
 @pytest.fixture
-def client(request: pytest.FixtureRequest) -> Iterator[BookKeeper]:
+def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[BookKeeper]:
+    monkeypatch.setattr(draining, "GONE_S", 0.2)
     with four_bookies(request.node.name) as made:
         yield made
 
@@ -326,11 +327,38 @@ def test_decommission_keeps_the_cookie_of_a_bookie_that_still_takes_connections(
         client.store.write_cookie(bookie, b"5\n", None)
         report = client.decommission_bookie(bookie, delete_cookie=True)
         assert report.is_complete and report.runs_at == address and bookie in client.store.cookies()
-    monkeypatch.undo()
+    monkeypatch.setattr(draining, "ENDS_S", 60.0)
     with socket.create_server(address) as ending:
         threading.Timer(0.5, ending.close).start()
         report = client.decommission_bookie(bookie, delete_cookie=True)
     assert report.cookie_deleted and report.runs_at is None
+
+
+@pytest.mark.parametrize("refuses_s", [0.0, 1.0])
+def test_decommission_keeps_the_cookie_of_a_bookie_that_restarts(
+    client: BookKeeper, monkeypatch: pytest.MonkeyPatch, refuses_s: float
+) -> None:
+    """Its address refuses connections while the new process begins, and takes them before it is registered."""
+    monkeypatch.setattr(draining, "GONE_S", 60.0)
+    with socket.create_server(("127.7.7.7", 0)) as old:  # where nobody else takes the port meanwhile
+        address = old.getsockname()[:2]
+    bookie = f"127.7.7.7:{address[1]}"
+    client.store.write_cookie(bookie, b"5\n", None)
+    with ExitStack() as ending:
+
+        def listens() -> None:
+            ending.enter_context(socket.create_server(address))
+
+        def registers() -> None:
+            client.store.register_bookie(bookie, *address)
+
+        steps = [threading.Timer(refuses_s, listens), threading.Timer(refuses_s + 0.5, registers)]
+        for step in steps:
+            step.start()
+        report = client.decommission_bookie(bookie, delete_cookie=True)
+        for step in steps:
+            step.join()
+    assert report.registered and not report.cookie_deleted and bookie in client.store.cookies()
 
 
 def test_decommission_keeps_the_cookie_of_a_bookie_that_goes_on_meanwhile(client: BookKeeper) -> None:
