@@ -17,7 +17,7 @@ from bk_core.cli.units import Number
 from bk_core.display import repairs as display
 from bk_core.display.ledgers import READ_ONLY, WRITABLE
 from bk_core.display.words import about, counted, host_port, rest_about, rounded_size
-from bk_core.errors import BookieUnavailableError, LogError, MetadataFormatError, NoSuchLedgerError, OperationTimeoutError
+from bk_core.errors import BkError, BookieUnavailableError, LogError, MetadataFormatError, NoSuchLedgerError, OperationTimeoutError
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
@@ -72,6 +72,17 @@ class _Shown(Generic[_Report]):
             click.echo(f"and {counted(self._left_out, 'more ledger')} {what}: --json has all")
 
 
+@contextmanager
+def _even_if_it_ends(say: Callable[[], None], shown: _Shown[Any]) -> Iterator[None]:
+    """Say what is to be shown by then if an error or Ctrl-C ends the whole: what was moved stays moved, and what was found holds."""
+    try:
+        yield
+    except (BkError, KeyboardInterrupt):
+        if shown.reports:
+            say()
+        raise
+
+
 # --- check --------------------------------------------------------------------------------------------------------------
 
 
@@ -108,32 +119,32 @@ def check(
     checked = bad = unknown = 0
     refused: set[str] = set()
     with connected(uri, protocol) as client, watched() as show:
-        for chosen in _chosen(client, ledger_id, everything):
-            try:
-                report = client.check_ledger(chosen, on_progress=show, **options)
-            except NoSuchLedgerError:  # deleted since it was listed
-                if not everything:
-                    raise
-                continue
-            except (MetadataFormatError, OperationTimeoutError) as error:  # the others can be checked nevertheless
-                if not everything:
-                    raise
-                bad += 1
-                click.echo(about(f"ledger {chosen}", error), err=True)
-                continue
-            checked += 1
-            bad += report.status == "damaged"
-            unknown += report.status == "unknown"
-            refused |= {*report.not_admitting}
-            if as_json:
-                say_json(display.check_facts(report))
-            elif not (everything and report.is_good and not any(display.check_notes(report))):
-                shown.add(report)  # of thousands only those that are not good, or have a note
+        with _even_if_it_ends(lambda: _say_found_bad(shown, everything), shown):
+            for chosen in _chosen(client, ledger_id, everything):
+                try:
+                    report = client.check_ledger(chosen, on_progress=show, **options)
+                except NoSuchLedgerError:  # deleted since it was listed
+                    if not everything:
+                        raise
+                    continue
+                except (MetadataFormatError, OperationTimeoutError) as error:  # the others can be checked nevertheless
+                    if not everything:
+                        raise
+                    bad += 1
+                    click.echo(about(f"ledger {chosen}", error), err=True)
+                    continue
+                checked += 1
+                bad += report.status == "damaged"
+                unknown += report.status == "unknown"
+                refused |= {*report.not_admitting}
+                if as_json:
+                    say_json(display.check_facts(report))
+                elif not (everything and report.is_good and not any(display.check_notes(report))):
+                    shown.add(report)  # of thousands only those that are not good, or have a note
         gone = _listed_and_gone(client) if everything else []
         _note_refused(client, refused)
     if not as_json:
-        _say_checks(shown.reports, everything)
-        shown.say_left_out("with replicas that are not good, or with a note")
+        _say_found_bad(shown, everything)
         how = "every entry of every replica" if full else "first and last entry of every replica"
         left = f", {unknown:,} unknown: this client is not admitted" if unknown else ""
         click.echo(f"{counted(checked, 'ledger')} checked ({how}): {bad:,} in need of repair{left}")
@@ -164,6 +175,11 @@ def _listed_and_gone(client: BookKeeper) -> list[str]:
         if missing:
             found.append(f"log {name} lists ledgers {', '.join(map(str, missing))}, which do not exist: bk log check {name}")
     return found
+
+
+def _say_found_bad(shown: _Shown[LedgerReport], only_bad: bool) -> None:
+    _say_checks(shown.reports, only_bad)
+    shown.say_left_out("with replicas that are not good, or with a note")
 
 
 def _say_checks(reports: list[LedgerReport], only_bad: bool) -> None:
@@ -231,25 +247,30 @@ def repair(
         for bookie in lost:
             check_known(client, bookie)
         _note_disabled(client, as_json)
-        for report in _repaired(client, chosen, everything, {**options, "on_progress": show}):
-            looked_at += 1
-            changed += report.changed
-            entries, size = entries + report.entries_copied, size + report.bytes_copied
-            incomplete += not report.is_complete
-            refused |= report.not_admitting
-            if as_json:
-                say_json(display.repair_facts(report))
-            elif report.changed or any(display.repair_notes(report)):
-                shown.add(report)
+        with _even_if_it_ends(lambda: _say_shown(shown), shown):
+            for report in _repaired(client, chosen, everything, {**options, "on_progress": show}):
+                looked_at += 1
+                changed += report.changed
+                entries, size = entries + report.entries_copied, size + report.bytes_copied
+                incomplete += not report.is_complete
+                refused |= report.not_admitting
+                if as_json:
+                    say_json(display.repair_facts(report))
+                elif report.changed or any(display.repair_notes(report)):
+                    shown.add(report)
         _note_refused(client, refused)
     if not as_json:
-        _say_repairs(shown.reports)
-        shown.say_left_out("that were changed, or have a note")
+        _say_shown(shown)
         click.echo(
             f"{counted(looked_at, 'ledger')} looked at, {changed:,} changed, {counted(entries, 'entry', 'entries')} "
             f"({rounded_size(size)}) copied, {incomplete:,} not fully repaired"
         )
     return 1 if incomplete else 0
+
+
+def _say_shown(shown: _Shown[RepairReport]) -> None:
+    _say_repairs(shown.reports)
+    shown.say_left_out("that were changed, or have a note")
 
 
 def _repaired(client: BookKeeper, ledger_ids: Iterable[int], everything: bool, options: dict[str, Any]) -> Iterator[RepairReport]:
@@ -345,7 +366,16 @@ def decommission(
         def empty() -> None:
             click.echo(f"no fragment of any ledger names {bookie_id} any more: stop it now, and its cookie is deleted", err=True)
 
-        with _telling_what_stays(bookie_id, read_only and bookie_id in client.bookies().readonly):
+        shown: _Shown[RepairReport] = _Shown()
+
+        def changed(repaired: RepairReport) -> None:
+            if as_json:
+                say_json(display.repair_facts(repaired))
+            else:
+                shown.add(repaired)
+
+        stays_read_only = read_only and bookie_id in client.bookies().readonly
+        with _telling_what_stays(bookie_id, stays_read_only), _even_if_it_ends(lambda: _say_shown(shown), shown):
             report = client.decommission_bookie(
                 bookie_id,
                 wait_s=wait,
@@ -353,6 +383,7 @@ def decommission(
                 stopped=stopped,
                 on_ledger=announce,
                 on_empty=empty,
+                on_change=changed,
                 recover_open=recover_open,
                 grace_s=grace,
                 bytes_per_second=bytes_per_second(rate),
@@ -362,7 +393,7 @@ def decommission(
         _note_refused(client, {bookie for repaired in report.repairs for bookie in repaired.not_admitting})
     is_done = report.is_complete and not (delete_cookie and (report.registered or report.runs_at is not None or report.unseen))
     if as_json:
-        for repaired in report.repairs:
+        for repaired in report.in_vain.values():  # those that changed a ledger have been told
             say_json(display.repair_facts(repaired))
         done = {"complete": report.is_complete, "registered": report.registered, "writable": report.writable}
         runs_at = None if report.runs_at is None else host_port(*report.runs_at)

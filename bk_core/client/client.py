@@ -610,6 +610,7 @@ class BookKeeper(LooksInside, StaysHere):
         stopped: bool = False,
         on_ledger: Callable[[int, int, int], None] | None = None,
         on_empty: Callable[[], None] | None = None,
+        on_change: Callable[[RepairReport], None] | None = None,
         **options: Unpack[RepairSettings],
     ) -> DecommissionReport:
         """Move everything off ``bookie``, alive or dead, until no fragment names it, and return a report.
@@ -619,7 +620,8 @@ class BookKeeper(LooksInside, StaysHere):
         ``wait_s`` is for somebody to stop it, and ``on_empty`` is called when that wait begins. The cookie stays where nobody can tell
         whether its process has ended: nothing answers at its address, or the bookie has an id of its own and was not registered when this
         began. ``stopped`` says that you have made sure of it. ``on_ledger`` is called before each ledger with its number, how many there
-        are, and its id. ``options`` are the fields of RepairOptions by name.
+        are, and its id, and ``on_change`` after each that was changed with the report of its repair: what was moved stays moved if an error
+        ends the whole. ``options`` are the fields of RepairOptions by name.
 
         Raises InvalidArgumentError for a bookie that no ledger names, that is not registered and has no cookie, and for ``stopped``
         without ``delete_cookie``.
@@ -638,6 +640,7 @@ class BookKeeper(LooksInside, StaysHere):
             stopped=stopped,
             on_ledger=on_ledger,
             on_empty=on_empty,
+            on_change=on_change,
         )
 
     @checked()

@@ -10,11 +10,11 @@ from contextlib import suppress
 from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from bk_core.client.inspect import found_ledgers
 from bk_core.client.repair.jobs import repair_if_there
-from bk_core.client.repair.report import DecommissionReport, RepairOptions, StillNamed
+from bk_core.client.repair.report import DecommissionReport, RepairOptions, RepairReport, StillNamed
 from bk_core.display.words import counted, host_and_port, host_port, meet
 from bk_core.errors import (
     BookieUnavailableError,
@@ -51,17 +51,19 @@ def decommission_bookie(
     stopped: bool = False,
     on_ledger: Callable[[int, int, int], None] | None = None,
     on_empty: Callable[[], None] | None = None,
+    on_change: Callable[[RepairReport], None] | None = None,
 ) -> DecommissionReport:
     """Repair every ledger that names ``bookie`` away from it, in rounds: one at least, more until none does or ``wait_s`` is over (RR-14).
 
     The report comes from a last look at all ledgers, after the last repair: it names those that still name the bookie, and which of these
-    are being written to it. ``on_ledger(number, of, ledger_id)`` is called before each. The cookie is deleted only if nothing names the
-    bookie and its process has ended. A registration that has lapsed does not prove that, because a process that is frozen or cut off goes
-    on later. So its address has to refuse connections for ``GONE_S`` seconds, because a bookie that restarts refuses them for a moment; or
-    another bookie has to be registered there. Where nobody can tell, the cookie stays unless the caller vouches for it (``stopped``). With
-    ``delete_cookie``, a bookie that is empty and still runs has until ``wait_s`` is over to be stopped: ``on_empty()`` is called when that
-    wait begins. Meanwhile this client places nothing on the bookie, but other clients do as long as it is registered as writable, so it
-    should be made read-only or stopped before.
+    are being written to it. ``on_ledger(number, of, ledger_id)`` is called before each, and ``on_change`` after each that was changed.
+
+    The cookie is deleted only if nothing names the bookie and its process has ended. A registration that has lapsed does not prove that,
+    because a process that is frozen or cut off goes on later. So its address has to refuse connections for ``GONE_S`` seconds, because a
+    bookie that restarts refuses them for a moment; or another bookie has to be registered there. Where nobody can tell, the cookie stays
+    unless the caller vouches for it (``stopped``). With ``delete_cookie``, a bookie that is empty and still runs has until ``wait_s`` is
+    over to be stopped: ``on_empty()`` is called when that wait begins. Meanwhile this client places nothing on the bookie, but other
+    clients do as long as it is registered as writable, so it should be made read-only or stopped before.
 
     Raises InvalidArgumentError for a bookie that nobody knows, because a mistyped id would look like a finished job, and for ``stopped``
     without ``delete_cookie``.
@@ -77,7 +79,7 @@ def decommission_bookie(
     deadline = time.monotonic() + wait_s
     process = _Process(client, bookie)
     with client._session.without(bookie):
-        drain = partial(_drain, client, report, options, on_ledger, deadline)
+        drain = partial(_drain, client, report, options, _Told(on_ledger, on_change), deadline)
         drain(known=False)
         process.is_registered()  # it may have moved meanwhile
         if delete_cookie and report.is_complete and report.registered and time.monotonic() < deadline:
@@ -211,11 +213,18 @@ def check_room(client: BookKeeper, bookie: BookieId) -> None:
         raise NotEnoughBookiesError(text, bookie=bookie)
 
 
+class _Told(NamedTuple):
+    """The functions of the caller that are told of each ledger, before its repair and after one that changed it."""
+
+    on_ledger: Callable[[int, int, int], None] | None
+    on_change: Callable[[RepairReport], None] | None
+
+
 def _drain(
     client: BookKeeper,
     report: DecommissionReport,
     options: RepairOptions,
-    on_ledger: Callable[[int, int, int], None] | None,
+    told: _Told,
     deadline: float,
     *,
     known: bool = True,
@@ -243,7 +252,7 @@ def _drain(
                     time.sleep(min(1.0, left_s))
                     changed = True  # perhaps, because writers replace bookies by themselves
                 case DrainStep.REPAIR:
-                    changed = _drain_round(client, report, options, on_ledger, deadline if rounds else None)
+                    changed = _drain_round(client, report, options, told, deadline if rounds else None)
                     rounds += 1
     finally:
         is_writable.end()
@@ -304,7 +313,7 @@ def _drain_round(
     client: BookKeeper,
     report: DecommissionReport,
     options: RepairOptions,
-    on_ledger: Callable[[int, int, int], None] | None,
+    told: _Told,
     deadline: float | None,
 ) -> bool:
     """Make one round and return True if a repair changed anything. No repair is begun after ``deadline``."""
@@ -313,13 +322,15 @@ def _drain_round(
     for number, ledger_id in enumerate(named, 1):
         if deadline is not None and time.monotonic() >= deadline:
             break
-        if on_ledger is not None:
-            on_ledger(number, len(named), ledger_id)
+        if told.on_ledger is not None:
+            told.on_ledger(number, len(named), ledger_id)
         if deadline is not None:
             options = replace(options, lock_wait_s=min(options.lock_wait_s, max(0.0, deadline - time.monotonic())))
         repaired = repair_if_there(client, ledger_id, options)  # it may have been deleted since the look
         changed = changed or repaired.changed
         report.note(repaired)
+        if repaired.changed and told.on_change is not None:
+            told.on_change(repaired)
     return changed
 
 

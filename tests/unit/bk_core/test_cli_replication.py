@@ -15,7 +15,7 @@ import pytest
 from bk_core import cli
 from bk_core.cli import output, replication
 from bk_core.client.repair.report import DecommissionReport, LedgerReport, Moved, Refilled, RepairReport, StillNamed
-from bk_core.errors import InvalidArgumentError, NoNodeError, NoSuchLedgerError, OperationTimeoutError
+from bk_core.errors import InvalidArgumentError, MetadataUnavailableError, NoNodeError, NoSuchLedgerError, OperationTimeoutError
 from bk_core.metadata.store import BookieView
 from bk_core.metadata.underreplication import MemoryUnderreplication, MemoryUnderreplicationState
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
@@ -48,6 +48,7 @@ class Client:
         self.writable: tuple[str, ...] = ()
         self.unknown = self.interrupted = False
         self.trouble: Exception | None = None
+        self.troubled: int | None = None
         self.store = SimpleNamespace(
             underreplication=lambda: MemoryUnderreplication(MemoryUnderreplicationState()),
             read_cookie=self._no_cookie,
@@ -68,12 +69,14 @@ class Client:
         self.options = options
         if ledger_id not in self.reports:
             raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
-        if self.trouble is not None:
+        if self.trouble is not None and self.troubled in (None, ledger_id):
             raise self.trouble
         return self.reports[ledger_id]
 
     def repair_ledger(self, ledger_id: int, **options: Any) -> RepairReport:
         self.options = options
+        if ledger_id == self.troubled and self.trouble is not None:
+            raise self.trouble
         if ledger_id not in self.repairs:
             raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
         return self.repairs[ledger_id]
@@ -83,6 +86,10 @@ class Client:
         if self.unknown:
             raise InvalidArgumentError(f"there is no bookie {bookie}")
         options["on_ledger"](1, 2, 9)
+        for changed in self.decommission.changes:
+            options["on_change"](changed)
+        if self.trouble is not None:
+            raise self.trouble
         if self.interrupted:
             raise KeyboardInterrupt
         return self.decommission
@@ -265,6 +272,35 @@ def test_decommission_says_what_to_do_next(client: Client, capsys: pytest.Captur
     assert "not known: not a protobuf message" in out
     assert cli.run(["bookie", "decommission", "c:1", "--json"]) == 1
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["namedBy"] == [9, 12, 13]
+
+
+def test_what_was_changed_is_told_even_if_an_error_ends_the_whole(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    """It stays changed, and whoever runs the command again gets no other account of it."""
+    lost = MetadataUnavailableError("there is no connection to ZooKeeper")
+    client.decommission.note(RepairReport(9, [Moved(0, 2, "c:1", "x:1", 10)]))
+    client.repairs[4], client.troubled, client.trouble = RepairReport(4, [Moved(0, 2, "c:1", "x:1", 10)]), 9, lost
+    for command in (["ledger", "repair", "--all"], ["bookie", "decommission", "c:1"]):
+        assert cli.run(command) == 1
+        shown = capsys.readouterr()
+        assert "moved" in shown.out and "x:1" in shown.out and "no connection to ZooKeeper" in shown.err
+        assert cli.run([*command, "--json"]) == 1
+        (told,) = map(json.loads, capsys.readouterr().out.splitlines())
+        assert told["moved"][0]["to"] == "x:1"
+    client.trouble, client.interrupted = None, True
+    assert cli.run(["bookie", "decommission", "c:1"]) == 130
+    assert "x:1" in capsys.readouterr().out
+    client.interrupted, client.decommission.still_named = False, [StillNamed(12, LedgerState.CLOSED)]
+    client.decommission.note(RepairReport(12, problems=["entry 3 is readable nowhere"]))
+    assert cli.run(["bookie", "decommission", "c:1", "--json"]) == 1
+    assert [json.loads(line).get("ledger") for line in capsys.readouterr().out.splitlines()] == [9, 12, None]
+
+
+def test_what_was_found_is_told_even_if_an_error_ends_a_check(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    client.reports[12] = client.reports[9]
+    client.troubled, client.trouble = 12, MetadataUnavailableError("there is no connection to ZooKeeper")
+    assert cli.run(["ledger", "check", "--all"]) == 1
+    shown = capsys.readouterr()
+    assert "damaged" in shown.out and "no connection to ZooKeeper" in shown.err
 
 
 def test_an_interrupted_decommission_says_how_it_leaves_the_bookie(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
