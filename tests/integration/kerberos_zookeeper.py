@@ -26,7 +26,7 @@ from tests.integration.patience import PATIENT, until
 SERVICE = f"zookeeper/127.0.0.1@{REALM}"
 BOB = f"bob@{REALM}"
 ONE = {"ensemble_size": 1, "write_quorum_size": 1, "ack_quorum_size": 1}
-AT_ONCE_S = 5.0
+AT_ONCE_S = 8.0
 
 
 @dataclass

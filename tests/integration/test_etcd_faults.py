@@ -273,8 +273,8 @@ def test_a_bookie_that_starts_again_waits_for_what_a_new_leader_keeps(cluster: E
 def test_without_a_server_nothing_hangs() -> None:
     started = time.monotonic()
     with pytest.raises(MetadataUnavailableError, match="no connection to etcd at 127.0.0.1:1 .*refuses connections"):
-        open_store("etcd://127.0.0.1:1/ledgers", timeout_s=5)
-    assert time.monotonic() - started < 4
+        open_store("etcd://127.0.0.1:1/ledgers", timeout_s=60)
+    assert time.monotonic() - started < 40
 
 
 def test_what_is_no_etcd_is_named(tmp_path: Path) -> None:

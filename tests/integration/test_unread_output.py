@@ -18,7 +18,7 @@ from bk_core.bookie.local_cluster import LocalCluster
 from bk_core.cli import statuses
 
 ROOT = Path(bk_core.__file__).resolve().parents[1]
-SOON_S = 5.0  # a second, and what a machine under load takes to end a process
+SOON_S = 20.0  # a second, and what a machine under load takes to end a process
 
 
 @pytest.fixture

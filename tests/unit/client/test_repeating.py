@@ -266,7 +266,7 @@ def test_a_log_whose_change_lost_its_answer_may_be_changed(
 
 def test_a_write_whose_store_goes_away_takes_its_time_once(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread of its own, and then a janitor, tidies up."""
-    timeout_s = 2.0
+    timeout_s = 5.0
     with bk_core.connect(uri, operation_timeout_s=timeout_s) as client:
         log, store = client.create_log("a"), type(client.store)
         real, rows = store.write, pyarrow.table({"value": [b"x"]})

@@ -112,5 +112,5 @@ def test_one_that_drips_ends_in_time(world: World) -> None:
     with connected(serve, 1.0) as plain:
         with pytest.raises(TimeoutError):
             entered(plain, world.security, "b", "127.0.0.1")
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 8
         plain.close()

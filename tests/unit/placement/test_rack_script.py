@@ -418,11 +418,11 @@ def test_nobody_who_brings_a_change_or_chooses_bookies_waits_for_it(store: Memor
     store.register_bookie("late", "10.0.0.9", 3181)
     begun = time.monotonic()
     racks.bookies_changed(["b1", "b2", "b3", "late"])
-    assert racks.topology().rack_of("late") == "/default-rack" and time.monotonic() - begun < HANGS_S / 20
+    assert racks.topology().rack_of("late") == "/default-rack" and time.monotonic() - begun < HANGS_S / 4
     comes(Path(f"{script.told}.now").exists)
     closing = time.monotonic()
     racks.close()  # ends the script, and waits no longer
-    assert time.monotonic() - closing < HANGS_S / 10
+    assert time.monotonic() - closing < HANGS_S / 4
 
 
 def test_a_bookie_that_comes_back_elsewhere_while_it_is_asked_is_asked_for_again(store: MemoryStore, script: Script) -> None:
