@@ -133,14 +133,17 @@ def health(bookie_ids: tuple[str, ...], requests: int, timeout: float, uri: str,
 @bookie.command("read-only")
 @click.argument("bookie_id", metavar="BOOKIE", type=BOOKIE)
 @click.argument("switch", type=click.Choice(["on", "off"]))
-@click.option("--http", "address", metavar="HOST:PORT", help="The bookie's HTTP server, where its registration does not name one.")
+@click.option(
+    "--http", "address", metavar="HOST:PORT", help="The bookie's HTTP server, where its registration names none, or https:// before it."
+)
 @cluster_options
 def read_only(bookie_id: str, switch: str, address: str | None, uri: str, protocol: str, as_json: bool) -> int:
     """Have a bookie take no new ledgers (on), or take them again (off). What it holds can be read all the while.
 
     Apache's bookies do it only when their HTTP server is asked (httpServerEnabled=true), until they restart, or for good with
-    persistBookieStatusEnabled=true. An embedded bookie does it when a file in its directory says so: run this on its host. It stays so
-    after a restart, too. Exit status 1 if the bookie is not what it was asked to be after 20 seconds.
+    persistBookieStatusEnabled=true. If it speaks TLS, name it: --http https://HOST:PORT. An embedded bookie does it when a file in its
+    directory says so: run this on its host. It stays so after a restart, too. Exit status 1 if the bookie is not what it was asked to be
+    after 20 seconds.
 
     --json: bookie, readOnly (as it is registered now), told (by "http" or "directory").
     """

@@ -304,7 +304,12 @@ def _say_repairs(reports: list[RepairReport]) -> None:
 @click.command("decommission")
 @click.argument("bookie_id", type=BOOKIE)
 @click.option("--read-only", is_flag=True, help="Make it read-only first, if it is writable, as `bk bookie read-only` does.")
-@click.option("--http", "address", metavar="HOST:PORT", help="With --read-only: its HTTP server, where its registration names none.")
+@click.option(
+    "--http",
+    "address",
+    metavar="HOST:PORT",
+    help="With --read-only: its HTTP server, where its registration names none, or https:// before it.",
+)
 @click.option(
     "--wait", type=Number(min=0), default=0.0, show_default=True, help="Seconds for writers to move on, and for it to be stopped."
 )

@@ -18,13 +18,14 @@ _LOOK_S = 0.1
 
 def tell_read_only(client: BookKeeper, bookie: str, wanted: bool, address: str | None) -> str:
     """Tell a bookie to take no new ledgers, or to take them again, and return by which way it was told: "http" or "directory". ``address``
-    is that of its HTTP server, where its registration does not name one. Raises BookieHttpError."""
+    is that of its HTTP server, where its registration does not name one, or with ``https://`` before it. Raises BookieHttpError, and
+    InvalidArgumentError for an address that is none."""
     from bk_core.bookie import standby
     from bk_core.client.doctor.http import http_address, service_info, set_read_only
 
     address = address or http_address(service_info(client, bookie))
     if address is not None:
-        set_read_only(address, wanted)
+        set_read_only(client, address, wanted)
         return "http"
     directory = directory_here(client, bookie)
     if directory is None:

@@ -22,6 +22,8 @@ from tests.integration.conftest import APACHE_VERSION
 from tests.integration.embedded import eventually
 from tests.integration.http_bookies import http_cluster
 from tests.integration.patience import PATIENT
+from tests.integration.secured_bookies import HERE, tls_lines
+from tests.integration.secured_zookeeper import Authority
 
 pytestmark = pytest.mark.apache
 
@@ -61,6 +63,48 @@ def test_apaches_bookie_takes_the_word_of_its_http_server(bookie_with_http: Loca
         client.await_bookies(1, 1)
         with client.create_ledger(**sizes) as ledger:  # type: ignore[arg-type]
             ledger.append(b"x")
+
+
+def test_apaches_bookie_whose_http_server_speaks_tls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its registration says "http" all the same, and it wants a certificate. The bookie itself speaks TLS, too."""
+    try:
+        apache.resolve(APACHE_VERSION)
+    except BookieUnavailableError as error:
+        pytest.skip(str(error))
+    ca = Authority.made(tmp_path, "ca")
+    pair, (cert, key) = ca.signed("bookie", HERE), ca.signed("operator")
+    stores = {
+        "httpServerTlsEnable": "true",
+        "httpServerKeyStorePath": ca.key_store(pair, "bookie", "moss-3310"),
+        "httpServerKeyStorePassword": "moss-3310",
+        "httpServerTrustStorePath": ca.trust_store("trusted", "fern-4421"),
+        "httpServerTrustStorePassword": "fern-4421",
+    }
+    settings = ApacheSettings(lines={**tls_lines(ca, pair), **stores}, java=quick_java.OPTIONS)
+    with http_cluster(1, tmp_path / "cluster", monkeypatch, settings) as cluster:
+        (bookie,) = cluster.bookie_ids
+        trusting = f"{cluster.uri}{'&' if '?' in cluster.uri else '?'}bookie_ca_file={ca.certificate}"
+        known = f"{trusting}&bookie_cert_file={cert}&bookie_key_file={key}"
+        with bk_core.connect(known, limits=PATIENT) as client:
+            address = http_address(service_info(client, bookie))
+            assert address is not None
+            assert eventually(lambda: accepts_connections(int(address.rpartition(":")[2])), 60)
+
+            def refused(uri: str, *more: str) -> str:
+                capfd.readouterr()
+                assert cli.run(["bookie", "read-only", bookie, "on", "--uri", uri, *more]) == 1
+                assert client.store.bookies().readonly == ()
+                return capfd.readouterr().err
+
+            assert f"if it speaks TLS (httpServerTlsEnable=true), name it as https://{address}" in refused(known)
+            assert "wants a certificate of the client, as bookie_cert_file" in refused(trusting, "--http", f"https://{address}")
+            other = Authority.made(tmp_path, "other").certificate
+            assert "bookie_ca_file in its URI" in refused(known.replace(ca.certificate, other), "--http", f"https://{address}")
+            for switch, readonly in (("on", (bookie,)), ("off", ())):
+                assert cli.run(["bookie", "read-only", bookie, switch, "--http", f"https://{address}", "--uri", known]) == 0
+                assert client.store.bookies().readonly == readonly
 
 
 def test_without_one_it_cannot_be_told(apache_cluster: LocalCluster, capfd: pytest.CaptureFixture[str]) -> None:

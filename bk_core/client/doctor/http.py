@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import ssl
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError, URLError
-from urllib.request import ProxyHandler, Request, build_opener
+from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
 from bk_core.display.words import host_port
-from bk_core.errors import BookieHttpError, MetadataFormatError
+from bk_core.errors import BookieHttpError, InvalidArgumentError, MetadataFormatError
 from bk_core.metadata.service_info import ServiceInfo, decode_service_info
 from bk_core.protocol.ledger.metadata import BookieId
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 TIMEOUT_S = 10.0
 READ_ONLY = "/api/v1/bookie/state/readonly"
 _ANSWER_MAX = 1 << 20
-_OPENER = build_opener(ProxyHandler({}))  # a bookie is in the own network, where no proxy of the environment is meant
+_SCHEMES = ("http", "https")
 
 
 def service_info(client: BookKeeper, bookie: BookieId) -> ServiceInfo | None:
@@ -39,25 +40,53 @@ def http_address(info: ServiceInfo | None) -> str | None:
     return None
 
 
-def set_read_only(address: str, read_only: bool, *, timeout_s: float = TIMEOUT_S) -> None:
-    """Have the bookie whose HTTP server is at ``address`` go read-only or writable. Raises BookieHttpError."""
-    _call("PUT", address, READ_ONLY, {"readOnly": read_only}, timeout_s)
+def check_server(address: str) -> str:
+    """Return the URL of an HTTP server that is given as ``host:port``, or with ``http://`` or ``https://`` before it. Raises
+    InvalidArgumentError."""
+    scheme, separator, rest = address.rpartition("://")
+    if separator and scheme not in _SCHEMES:
+        raise InvalidArgumentError(f"the HTTP server {address!r} begins with neither http:// nor https://")
+    if not rest or "/" in rest.rstrip("/"):
+        raise InvalidArgumentError(f"the HTTP server {address!r} is no HOST:PORT, http://HOST:PORT or https://HOST:PORT")
+    return f"{scheme or _SCHEMES[0]}://{rest.rstrip('/')}"
 
 
-def _call(method: str, address: str, path: str, body: Any, timeout_s: float) -> Any:
-    url = f"http://{address}{path}"
-    data = None if body is None else json.dumps(body).encode()
-    request = Request(url, data, {"Content-Type": "application/json"}, method=method)
+def set_read_only(client: BookKeeper, address: str, read_only: bool, *, timeout_s: float = TIMEOUT_S) -> None:
+    """Have the bookie whose HTTP server is at ``address`` (``check_server``) go read-only or writable. With ``https://`` the client trusts
+    and shows the certificates that it has for the bookies themselves. Raises BookieHttpError, and InvalidArgumentError for an address or
+    files that cannot be used."""
+    _put(check_server(address), READ_ONLY, {"readOnly": read_only}, _context(client), timeout_s)
+
+
+def _context(client: BookKeeper) -> ssl.SSLContext:
+    security = client.config.bookie_security
+    return ssl.create_default_context() if security is None or security.tls is None else security.tls.context()
+
+
+def _put(server: str, path: str, body: Any, context: ssl.SSLContext, timeout_s: float) -> None:
+    url = f"{server}{path}"
+    request = Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"}, method="PUT")
+    # A bookie is in the own network, where no proxy of the environment is meant.
+    opener = build_opener(ProxyHandler({}), HTTPSHandler(context=context))
     try:
-        with _OPENER.open(request, timeout=timeout_s) as answer:
-            text = answer.read(_ANSWER_MAX)
+        with opener.open(request, timeout=timeout_s) as answer:
+            answer.read(_ANSWER_MAX)
     except HTTPError as error:
-        raise BookieHttpError(f"{method} {url} was answered {error.code} {error.reason}") from error
+        raise BookieHttpError(f"PUT {url} was answered {error.code} {error.reason}") from error
     except URLError as error:
-        raise BookieHttpError(f"{method} {url} cannot be sent: {error.reason}") from error
+        raise BookieHttpError(f"PUT {url} cannot be sent: {error.reason}{_hint(server, error.reason)}") from error
     except (HTTPException, OSError, ValueError) as error:
-        raise BookieHttpError(f"{method} {url} failed: {error}") from error
-    try:
-        return json.loads(text or b"null")
-    except ValueError:
-        return None
+        raise BookieHttpError(f"PUT {url} failed: {error}{_hint(server, error)}") from error
+
+
+def _hint(server: str, error: object) -> str:
+    """Return what may be wrong where a server ends the connection without a word of HTTP, or the handshake."""
+    if isinstance(error, ConnectionRefusedError):
+        return ""
+    if server.startswith("http://") and isinstance(error, (HTTPException, ConnectionError)):
+        return f"; if it speaks TLS (httpServerTlsEnable=true), name it as {server.replace('http', 'https', 1)}"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return "; this client trusts the authority that bookie_ca_file in its URI names, and without one those of the system"
+    if isinstance(error, (ssl.SSLError, ConnectionError)):
+        return "; Apache's server wants a certificate of the client, as bookie_cert_file and bookie_key_file in the URI name it"
+    return ""

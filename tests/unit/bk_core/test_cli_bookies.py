@@ -238,7 +238,10 @@ def test_a_server_that_knows_no_such_thing(bk: Bk, client: bk_core.BookKeeper) -
         bk("read-only", bookie, "on", "--http", address, group="bookie", status=1)
     assert f"PUT http://{address}/api/v1/bookie/state/readonly was answered 404" in bk.err
     bk("read-only", bookie, "on", "--http", address, group="bookie", status=1)
-    assert "cannot be sent" in bk.err
+    assert "cannot be sent" in bk.err and "TLS" not in bk.err
+    for wrong, why in ((f"ftp://{address}", "begins with neither http:// nor https://"), (f"{address}/api", "is no HOST:PORT")):
+        bk("read-only", bookie, "on", "--http", wrong, group="bookie", status=1)
+        assert why in bk.err and "BK-ARGUMENT" in bk.err
     assert client.bookies().readonly == ()
 
 
