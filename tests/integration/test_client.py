@@ -163,7 +163,7 @@ def test_ledger_is_read_from_one_bookie_left(client: BookKeeper, cluster: LocalC
 def _need_a_spare(client: BookKeeper, cluster: LocalCluster) -> None:
     while len(cluster.bookie_ids) < 4:
         cluster.add_bookie()
-    _wait_until(lambda: len(client.bookies().writable) >= 4)
+    _wait_until(lambda: len(client._session.bookies().writable) >= 4)  # its watch may be a moment behind the store
 
 
 def _wait_until(condition: object, timeout_s: float = 30.0) -> None:

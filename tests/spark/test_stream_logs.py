@@ -160,7 +160,7 @@ def test_a_log_without_columns_is_waited_for_by_who_gives_them(client: Any, stre
     assert rows == [0, 1, 2, 3, 4]
     made.delete()
     with pytest.raises(LogDataLossError, match="deleted"):
-        run.drain(here)
+        drained(run, here)
 
 
 @pytest.mark.parametrize("exists", [True, False])
