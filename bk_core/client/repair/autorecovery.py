@@ -235,13 +235,13 @@ class AutoRecovery:
     def _audit_turn(self) -> None:
         """Look which bookies are away, and mark what lost ones have, if this is the auditor. Others follow, to know how long bookies have
         been away if they are elected, and take it that the auditor marks. Who is elected marks once more what was marked before."""
-        leads = self._leads()
-        if self._store.is_disabled():
-            return
+        leads, is_off = self._leads(), self._store.is_disabled()
         self._client.store.check_cluster()
         view, now_ns = self._client.store.bookies(), time.monotonic_ns()
         self._remember(view)
         audit = self._lost.look(self._client.store.cookies(), view.registered, self._delay_ns(), now_ns)
+        if is_off:  # nothing is marked, but bookies come back
+            return
         if not leads:
             self._lost.marked(audit.lost, now_ns)
             return

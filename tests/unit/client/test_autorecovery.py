@@ -18,6 +18,7 @@ from bk_core.client.repair.autorecovery import AutoRecovery
 from bk_core.metadata import open_store
 from bk_core.protocol.ledger.replication import Ended
 from bk_core.threads import SafeFuture
+from tests.unit.client.ledgers_in_memory import ABC, opened, store_ledger
 
 QUICK = AutoRecoveryOptions(look_s=0.05)
 PATIENCE_S = 60.0
@@ -266,3 +267,38 @@ def until(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_the_time_that_a_bookie_is_away_is_followed_while_auto_recovery_is_off(client: BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RR-16. It came back meanwhile, so its time begins anew when it restarts."""
+    now_ns = [10**12]
+    monkeypatch.setattr(
+        autorecovery, "time", SimpleNamespace(monotonic_ns=lambda: now_ns[0], monotonic=time.monotonic, time_ns=time.time_ns)
+    )
+    store, switch = client.store, client.store.underreplication()
+    for bookie in (*ABC, "x:1"):
+        store.write_cookie(bookie, b"5\n", None)
+    registrations = {bookie: store.register_bookie(bookie, "127.0.0.1", 1) for bookie in (*ABC, "x:1")}
+    ledger_id = store_ledger(client, opened(ABC).closed(-1, 0))
+    running = client.auto_recovery(AutoRecoveryOptions(delay_s=600.0), repairs=False)
+
+    def after(seconds: int) -> list[int]:
+        now_ns[0] += seconds * 10**9
+        running._audit_turn()
+        return list(switch.marked_ledgers())
+
+    assert after(0) == []
+    registrations["a:1"].close()
+    assert after(1) == []
+    switch.set_disabled(True)
+    assert after(1) == []
+    back = store.register_bookie("a:1", "127.0.0.1", 1)
+    assert after(3600) == []
+    back.close()
+    assert after(1) == []
+    switch.set_disabled(False)
+    assert after(1) == [] and after(590) == []
+    switch.set_disabled(True)
+    assert after(20) == []
+    switch.set_disabled(False)
+    assert after(0) == [ledger_id]
