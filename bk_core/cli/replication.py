@@ -344,7 +344,7 @@ def decommission(
     ledgers on a bookie as long as it is registered as writable. Live writers go on. A ledger that is being written to the bookie right now
     stays until its writer moves on, or until --recover-open closes it. All ledgers that name the bookie are processed once, and again until
     --wait is over; a copy that is under way then is finished. With --delete-cookie, what is left of --wait is for you to stop the bookie
-    when this says that it is empty. The cookie is deleted where its process has ended: its address refuses connections for five seconds, or
+    when this says that it is empty. The cookie is deleted where its process has ended: its address refuses connections for ten seconds, or
     another bookie is registered there. Where its host is gone for good, say so with --stopped.
 
     --json: a line for each ledger that was repaired, as of `bk ledger repair`. The last line has bookie, complete, registered, writable,

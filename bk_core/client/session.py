@@ -7,6 +7,7 @@ import random
 import time
 import weakref
 from _thread import RLock
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import InvalidStateError
 from contextlib import contextmanager, suppress
@@ -64,6 +65,7 @@ T = TypeVar("T")
 
 METADATA_THREADS = 4
 CLOSE_S = 10.0
+ASK_AGAIN_NS = 200_000_000  # the pause before addresses are asked for again that nobody told
 MOVED_LATELY_NS = 60_000_000_000  # a read takes less, and one that is asked again in vain does it once
 # The statuses of an operation that lacks connections.
 BEHIND_A_SHORTAGE = (ReadError, RecoveryFailedError, NotEnoughBookiesError, AddQuorumTimeoutError, WriteFailedError, OperationTimeoutError)
@@ -423,21 +425,27 @@ class Session:
         then: Callable[[object, Exception | None], None] = lambda *_: None,
     ) -> None:
         """Tell the addresses of bookies, each as soon as it is known; ``then`` is called in the end. One metadata thread asks for all of
-        them, because a thousand bookies may register at once, and changes of ledgers need these threads, too."""
+        them, because a thousand bookies may register at once, and changes of ledgers need these threads, too. While nobody answers, they
+        are asked for again: until then a connection may lead to another bookie. Reactor thread."""
+        left = deque(bookies)
 
         def ask() -> None:
-            for bookie in bookies:
-                if self._over:
-                    return
+            while left and not self._over:
                 try:
-                    address = self.store.resolve(bookie)
+                    self.reactor.post(partial(tell, left[0], self.store.resolve(left[0])))
                 except MetadataUnavailableError:
-                    raise  # nobody answers about the others either
+                    return  # nobody answers about the others either
                 except BkError:
-                    continue
-                self.reactor.post(partial(tell, bookie, address))
+                    pass
+                left.popleft()
 
-        self.metadata_call(ask, then)
+        def asked(result: object, error: Exception | None) -> None:
+            if left and error is None and not self._over:
+                self.reactor.call_later(ASK_AGAIN_NS, partial(self._addresses_of, tuple(left), tell, then))
+            else:
+                then(result, error)
+
+        self.metadata_call(ask, asked)
 
     def _found(self, bookie: BookieId, address: tuple[str, int]) -> None:
         for link in [link for key, link in self._links.items() if key[0] == bookie]:

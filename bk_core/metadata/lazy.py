@@ -200,6 +200,11 @@ class LazyStore:
         store = self._store
         return store is not None and store.is_connected()
 
+    def losses(self) -> int:
+        """Return a number that changes with each session, too."""
+        store = self._store
+        return -1 if store is None else store.losses()
+
     # --- calls that need a session ------------------------------------------------------------------------------------------
 
     @property

@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Lock
 
-from bk_core.display.words import host_and_port
 from bk_core.errors import (
     CLIENT_CLOSED,
     BookieUnavailableError,
@@ -25,7 +24,7 @@ from bk_core.errors import (
 )
 from bk_core.metadata import paths
 from bk_core.metadata.occupied import ByPlace, by_place, check_latest, check_nobodys
-from bk_core.metadata.service_info import address_of, bookie_service_info, check_bookie_id, encode_service_info, is_address
+from bk_core.metadata.service_info import address_of, bookie_service_info, check_bookie_id, encode_service_info
 from bk_core.metadata.store import BookieView, Registration, RegistryWatch, Version, Versioned, Watch, changed_cluster
 from bk_core.metadata.underreplication import MemoryUnderreplication, MemoryUnderreplicationState, UnderreplicationStore
 from bk_core.metrics.client import MetadataCounts
@@ -170,8 +169,7 @@ class MemoryStore:
         else:
             with self._world.lock:
                 order = {bookie: number for number, bookie in enumerate(self._world.registrations)}
-            if address != host_and_port(bookie_id) or not all(map(is_address, order)):
-                check_latest(bookie_id, address, self._by_place(), order.get)
+            check_latest(bookie_id, address, self._by_place(), order.get)
         return address
 
     def _by_place(self) -> ByPlace:
@@ -282,6 +280,9 @@ class MemoryStore:
 
     def is_connected(self) -> bool:
         return True
+
+    def losses(self) -> int:
+        return 0
 
     def close(self) -> None:
         """End this store's watches and registrations, as the end of a session does. The nodes stay."""

@@ -38,7 +38,7 @@ def check_nobodys(bookie_id: BookieId, address: Address, registered: ByPlace) ->
 
 
 def check_latest(bookie_id: BookieId, address: Address, registered: ByPlace, created: Callable[[BookieId], int | None]) -> None:
-    """Check the address at which a bookie with an id of its own is registered. Raises BookieUnavailableError if another bookie registered
+    """Check the address at which a bookie is registered. Raises BookieUnavailableError if another bookie registered
     there later: the registration of a killed bookie stands until its session ends, and whoever has its address by then would take its
     entries, and deny those that it was never given (metadata.md 4.4).
 

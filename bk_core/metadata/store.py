@@ -252,5 +252,8 @@ class MetadataStore(Protocol):
     def is_connected(self) -> bool:
         """Return False while the store knows that it has no connection, so that a call would wait for one."""
 
+    def losses(self) -> int:
+        """Return a number that grows whenever the connection is lost or made again. What comes and goes in between is told to no watch."""
+
     def close(self) -> None:
         """End the session and all watches and registrations. Idempotent."""

@@ -20,6 +20,8 @@ from bk_core.errors import (
     BookieUnavailableError,
     InvalidArgumentError,
     MetadataFormatError,
+    MetadataUnavailableError,
+    NodeExistsError,
     NoNodeError,
     NoSuchLedgerError,
     NotEnoughBookiesError,
@@ -37,8 +39,11 @@ CONNECT_S = 2.0
 """The time within which a process that runs takes a connection."""
 ENDS_S, ENDS_POLL_S = 10.0, 0.2
 """The time that a bookie has to end after it has taken its registration away, and the pause between two looks at it."""
+LOOKS_AGAIN_MAX = 2
+"""The looks at all ledgers that are made again when the time is over, because the bookie was writable during the one before."""
 GONE_S = 5.0
-"""The time for which a bookie's address has to refuse connections. Embedded bookies and Apache's that restart listen again by then."""
+"""The time for which a bookie's address has to refuse connections, before its cookie is deleted and after it. Embedded bookies and Apache's
+that restart listen again by then."""
 
 
 def decommission_bookie(
@@ -103,14 +108,37 @@ def _forget(process: _Process, report: DecommissionReport, drain: Callable[[], N
             break
     if report.is_complete and not report.registered and report.runs_at is None:
         if stopped or not process.unseen:
-            report.cookie_deleted = process.client.delete_cookie(process.bookie)
+            report.cookie_deleted = process.client.delete_cookie(process.bookie) if stopped else _delete_cookie(process, report)
         elif process.bookie in process.client.store.cookies():
             report.unseen = process.unseen
 
 
+def _delete_cookie(process: _Process, report: DecommissionReport) -> bool:
+    """Delete the cookie and return True; return False if there is none, or if the process is there within ``GONE_S`` seconds. It was
+    starting, and had looked at its cookie already, so it gets that back: it would go on without it, and not start again."""
+    store = process.client.store
+    try:
+        kept = store.read_cookie(process.bookie).data
+    except NoNodeError:
+        return False
+    process.client.delete_cookie(process.bookie)
+    until = time.monotonic() + GONE_S
+    while time.monotonic() < until:
+        is_running = process.look() is _Sign.RUNS
+        view = store.bookies()
+        report.registered, report.writable = process.bookie in view.registered, process.bookie in view.writable
+        if is_running or report.registered:
+            report.runs_at = None if report.registered else process.address
+            with suppress(NodeExistsError):
+                store.write_cookie(process.bookie, kept, None)
+            return False
+        time.sleep(ENDS_POLL_S)
+    return True
+
+
 class _Sign(Enum):
-    """What the address of a bookie shows. RUNS: the system there takes a connection, as it does for a process that is stopped by a signal.
-    REFUSES: no process listens there. REPLACED: another bookie is registered there. NONE: nobody can tell."""
+    """The sign that the address of a bookie gives. RUNS: the system there takes a connection, as it does for a process that is stopped by a
+    signal. REFUSES: no process listens there. REPLACED: another bookie is registered there. NONE: nobody can tell."""
 
     RUNS = auto()
     REFUSES = auto()
@@ -193,7 +221,7 @@ def _await_end(process: _Process, ends: float, gone_s: float) -> _End:
             if sign is _Sign.RUNS and now >= ends:
                 return _End.NOT
             if sign in (_Sign.REPLACED, _Sign.NONE) or now - refuses_since >= gone_s:
-                return _End.SEEN if has_run or was_writable.since() else _End.SILENT
+                return _End.SEEN if has_run or was_writable.since() is not _Seen.NOT else _End.SILENT
             time.sleep(ENDS_POLL_S)
     finally:
         was_writable.end()
@@ -231,11 +259,11 @@ def _drain(
 ) -> None:
     """Make the rounds, and note what names the bookie afterwards, and how it is registered. The last look begins when the bookie takes no
     new ledgers any more, or ends while it still does (RR-14). Unless it is ``known``, a bookie that nobody knows is an error."""
-    bookie, rounds, changed = report.bookie, 0, False
-    is_writable = _Sightings(client, bookie)
+    bookie, rounds, looks, changed = report.bookie, 0, 0, False
+    sightings = _Sightings(client, bookie)
     try:
         while True:
-            is_writable.begin()
+            sightings.begin()
             report.still_named = [found for ledger_id in client.list_ledgers() if (found := _naming(client, ledger_id, bookie)) is not None]
             if not known and not rounds and not report.still_named:
                 check_known(client, bookie, "no ledger names it, ")
@@ -245,9 +273,16 @@ def _drain(
                     client.store.check_cluster()  # a store that was emptied meanwhile names the bookie in no ledger either (OWN-2)
                     view = client.store.bookies()
                     report.writable, report.registered = bookie in view.writable, bookie in view.registered
-                    if report.writable or not is_writable.since():
+                    seen = sightings.since()
+                    if report.still_named or report.writable or seen is _Seen.NOT:
                         return
-                    # it took ledgers while the look was under way, and the look may have passed their places by then
+                    # It took ledgers while the look was under way, and the look may have passed their places by then. So there is
+                    # another one, but what happens again and again keeps nobody for ever.
+                    looks += 1
+                    if left_s <= 0 and looks > LOOKS_AGAIN_MAX:
+                        sightings.tell(seen)
+                        report.writable = True
+                        return
                 case DrainStep.WAIT:
                     time.sleep(min(1.0, left_s))
                     changed = True  # perhaps, because writers replace bookies by themselves
@@ -255,7 +290,16 @@ def _drain(
                     changed = _drain_round(client, report, options, told, deadline if rounds else None)
                     rounds += 1
     finally:
-        is_writable.end()
+        sightings.end()
+
+
+class _Seen(Enum):
+    """The sight of a bookie for a while. NOT: it was not writable. WRITABLE: it was, if only for a moment. UNKNOWN: the connection to
+    the metadata store was lost, and what came and went meanwhile was told to nobody."""
+
+    NOT = auto()
+    WRITABLE = auto()
+    UNKNOWN = auto()
 
 
 class _Sightings:
@@ -263,7 +307,7 @@ class _Sightings:
 
     def __init__(self, client: BookKeeper, bookie: BookieId) -> None:
         self._store, self._bookie = client.store, bookie
-        self._seen = False
+        self._seen, self._losses = False, 0
         self._watch = client.store.watch_bookies(self._note)
 
     def _note(self, view: BookieView) -> None:
@@ -271,13 +315,21 @@ class _Sightings:
 
     def begin(self) -> None:
         """Begin anew, with what is now."""
-        self._seen = False
+        self._seen, self._losses = False, self._store.losses()
         self._note(self._store.bookies())
 
-    def since(self) -> bool:
-        """Return True if it was writable for a moment since ``begin``."""
+    def since(self) -> _Seen:
+        """Return what was seen since ``begin``."""
         self._watch.refresh()
-        return self._seen
+        if self._seen:
+            return _Seen.WRITABLE
+        return _Seen.NOT if self._store.losses() == self._losses else _Seen.UNKNOWN
+
+    def tell(self, seen: _Seen) -> None:
+        """Raise MetadataUnavailableError if nobody can know what happened during the looks."""
+        if seen is _Seen.UNKNOWN:
+            text = f"the connection to the metadata store was lost during each look at all ledgers, so bookie {self._bookie} may be named"
+            raise MetadataUnavailableError(f"{text} by some that were not seen; run it again when the connection lasts")
 
     def end(self) -> None:
         self._watch.cancel()

@@ -416,13 +416,23 @@ class _Job:
         gone = [position for position in sorted(left) if standing[position] not in registered]
         if not gone:
             del self._report.problems[problems:]
-        else:
+        gone = self._not_forgotten(one.span, gone)
+        if gone:
             undo = tuple(Exchange(position, standing[position], one.span.ensemble[position]) for position in gone)
             self._change(partial(exchanged_together, exchanges={one.span.first_entry_id: undo}, refused={}))
             assert before is not None
             before.given_back.update(gone)
         if not named and before is not None and one.span.first_entry_id not in self._copied:
             self._note(before)
+
+    def _not_forgotten(self, span: FragmentSpan, positions: list[int]) -> list[int]:
+        """Return the positions whose bookies of before may get them back. One that was decommissioned meanwhile has no cookie any more, and
+        its decommission has said that no ledger names it (RR-14): its place stays with the bookie that is gone, and the ledger incomplete.
+        """
+        if not positions:
+            return []
+        known = {*self._session.store.cookies(), *self._session.store.bookies().registered}
+        return [position for position in positions if span.ensemble[position] in known]
 
     def _change(self, intent: Callable[[LedgerMetadata], LedgerMetadata | None]) -> None:
         change = MetadataChange(self.ledger_id, self._metadata, self._version, intent, None, self._limits)

@@ -156,9 +156,10 @@ class StillNamed:
 class DecommissionReport:
     """The result of a decommission. ``still_named`` comes from a look at all ledgers after the last repair. ``changes`` are the repairs
     that changed something, ``in_vain`` is the last repair of each ledger that stayed incomplete. ``writable``: the bookie takes new
-    ledgers, so there may be more. ``runs_at``: host and port where something still takes connections although the bookie is registered no
-    more: its process may be frozen, or cut off from the metadata store, so its cookie was not deleted. ``unseen`` is the reason why
-    nobody can tell whether its process has ended, if its cookie was not deleted for that, and "" otherwise."""
+    ledgers, or did so during each of the last looks, so there may be more. ``runs_at``: host and port where something still takes
+    connections although the bookie is registered no more: its process may be frozen, or cut off from the metadata store, so its cookie was
+    not deleted. ``unseen`` is the reason why nobody can tell whether its process has ended, if its cookie was not deleted for that, and ""
+    otherwise."""
 
     bookie: BookieId
     changes: list[RepairReport] = field(default_factory=list)

@@ -207,6 +207,7 @@ class TreeStore(ABC):
         return ""
 
     def watch_bookies(self, callback: Callable[[BookieView], None]) -> RegistryWatch:
+        self._keeper.add(self._whereabouts)
         return self._started(BookiesWatch(self._keeper, self._bookies, callback))
 
     def resolve(self, bookie_id: BookieId) -> tuple[str, int]:
@@ -343,6 +344,9 @@ class TreeStore(ABC):
 
     def is_connected(self) -> bool:
         return self._base_link.connected
+
+    def losses(self) -> int:
+        return self._whereabouts.losses
 
     def close(self) -> None:
         """End the session, and with it the registrations. Repeating this has no effect, nor has a call in a forked child."""

@@ -11,10 +11,10 @@ from threading import RLock
 from typing import Any
 
 from bk_core.background import WorkerPool
-from bk_core.display.words import host_and_port, meet
+from bk_core.display.words import meet
 from bk_core.errors import BookieUnavailableError, MetadataUnavailableError, NoNodeError
 from bk_core.metadata.occupied import ByPlace, by_place, check_latest, check_nobodys
-from bk_core.metadata.service_info import address_of, is_address
+from bk_core.metadata.service_info import address_of
 from bk_core.metadata.store import BookieView
 from bk_core.metadata.tree.connected import KNOWN_ADDRESS_S, Connected
 from bk_core.metadata.tree.nodes import Nodes
@@ -46,6 +46,8 @@ class Whereabouts:
         self._place, self._timeout_s = place, timeout_s
         self._lock = RLock()
         self._addresses: dict[BookieId, Address] = {}
+        self._last: dict[BookieId, Address] = {}  # those that were told last, also of bookies that are gone
+        self._looked_after = 0  # losses
         self._nowhere: set[BookieId] = set()  # registered, and nothing tells where
         self._changes: dict[BookieId, int] = {}  # of registrations, as far as they are known
         self._all_changes = 0  # of registrations, and of the list of those that have one
@@ -53,7 +55,6 @@ class Whereabouts:
         self._read: dict[BookieId, int] = {}  # the number of its changes and of losses when a registration was read
         self._checked: dict[BookieId, int] = {}  # the number of all changes and of losses when no other bookie was found there later
         self._listed: frozenset[BookieId] = frozenset()  # those that had a registration when they were listed last
-        self._has_named = False  # True if ids of some of them are no addresses
         self._listed_at = -math.inf
         self._occupied: tuple[tuple[object, object], ByPlace] | None = None  # with the state for which it holds; replaced as a whole
 
@@ -61,17 +62,38 @@ class Whereabouts:
         """Return how often the registration of a bookie has changed, as far as it is known."""
         return self._changes.get(bookie_id, 0)
 
+    @property
+    def losses(self) -> int:
+        """Return how often the connection was lost or made so far. What came and went meanwhile was told to nobody."""
+        return self._losses
+
     def on_connection(self) -> None:
         """Note that the connection was lost or made."""
         with self._lock:
             self._losses += 1
+
+    def look(self) -> None:
+        """Read again what was known before the connection was lost, because nothing else tells of a bookie that moved meanwhile. Raises
+        MetadataUnavailableError if that was not possible, and is to be called again then. The keeper's thread."""
+        with self._lock:
+            losses, known = self._losses, list(self._addresses)
+        if losses == self._looked_after:
+            return
+        unread = self._unread(known)
+        if len(unread) == 1:
+            self._read_one(unread[0])
+        else:
+            self._read_ahead(unread)
+        if self._unread(known):
+            raise MetadataUnavailableError(f"the registrations of bookies could not be read again from {self._place}")
+        self._looked_after = losses
 
     def on_list(self, registered: frozenset[BookieId]) -> None:
         """Note which bookies have a registration. One that is new may be at the address of another."""
         with self._lock:
             self._listed_at = time.monotonic()
             if registered != self._listed:
-                self._listed, self._has_named = registered, not all(map(is_address, registered))
+                self._listed = registered
                 self._all_changes += 1
 
     def on_event(self, event: Any) -> None:
@@ -98,7 +120,7 @@ class Whereabouts:
             is_checked = alone or self._checked.get(bookie_id) == changes
         if was_read and known is None and bookie_id in self._nowhere:
             return address_of(bookie_id, b"")
-        if was_read and known is not None and (is_checked or self._is_alone_at(bookie_id, known)):
+        if was_read and known is not None and is_checked:
             return known
         try:
             if known is not None and not self._link.connected:
@@ -112,7 +134,7 @@ class Whereabouts:
                 if registration is None:
                     check_nobodys(bookie_id, address, self._by_place())
                     return address
-            if not alone and not self._is_alone_at(bookie_id, address):
+            if not alone:
                 check_latest(bookie_id, address, self._by_place(LISTED_S), self._created)
         except MetadataUnavailableError:
             if known is None or self._is_shared(bookie_id, known):
@@ -126,7 +148,8 @@ class Whereabouts:
     def _told(self, bookie_id: BookieId, registration: bytes | None, change: int, alone: bool) -> Address:
         """Return the address that a registration tells, and keep it. It was read after ``change`` changes and holds until there are more,
         also if an answer of before comes behind a newer one. Of a bookie without one nothing is kept, because nothing tells when it comes
-        back."""
+        back. A bookie that is elsewhere than it was is told of, whoever asked: no event may have come."""
+        has_moved = False
         with self._lock:
             self._read[bookie_id] = change
             self._addresses.pop(bookie_id, None)
@@ -138,12 +161,11 @@ class Whereabouts:
                     self._nowhere.add(bookie_id)
                 raise
             if registration is not None:
-                self._addresses[bookie_id] = address
-            return address
-
-    def _is_alone_at(self, bookie_id: BookieId, address: Address) -> bool:
-        """Return True if nobody else can be at the address, because it is the id itself and no bookie has an id of another kind."""
-        return not self._has_named and address == host_and_port(bookie_id)
+                has_moved = self._last.get(bookie_id, address) != address
+                self._addresses[bookie_id] = self._last[bookie_id] = address
+        if has_moved:
+            self._on_change(bookie_id)
+        return address
 
     def _is_shared(self, bookie_id: BookieId, address: Address) -> bool:
         """Return True if another registered bookie is known at the same address. Only the servers tell which of them came later."""
@@ -178,8 +200,7 @@ class Whereabouts:
 
     def _read_ahead(self, bookies: Sequence[BookieId]) -> None:
         """Read the registrations that are not known, many at once: one after the other costs a round trip each."""
-        with self._lock:
-            unread = [one for one in bookies if self._read.get(one) != self._changes.get(one, 0) + self._losses]
+        unread = self._unread(bookies)
         if len(unread) < 2:
             return
         pool = WorkerPool("bk-whereabouts", min(len(unread), READS_AT_ONCE))
@@ -188,6 +209,10 @@ class Whereabouts:
                 future.result()
         finally:
             pool.close()
+
+    def _unread(self, bookies: Sequence[BookieId]) -> list[BookieId]:
+        with self._lock:
+            return [one for one in bookies if self._read.get(one) != self._changes.get(one, 0) + self._losses]
 
     def _read_one(self, bookie_id: BookieId) -> None:
         with suppress(BookieUnavailableError):

@@ -12,8 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 import bk_core
+from bk_core.client import session as client_session
 from bk_core.client.session import Session
-from bk_core.errors import MetadataDeniedError
+from bk_core.errors import MetadataDeniedError, MetadataUnavailableError
 from bk_core.metadata.memory import MemoryStore
 from bk_core.metadata.store import BookieView
 from bk_core.protocol.events import BookiesChanged
@@ -124,6 +125,26 @@ def test_a_registration_anew_between_two_lists_counts_as_one(store: Slow, sessio
     session._bookies_changed(BookieView((FIRST, SECOND), (THIRD,), frozenset({FIRST, THIRD})))
     on_reactor(session, lambda: None)
     assert link.returns == before + 1 and writer.came[-1] == {FIRST}
+    on_reactor(session, session._links.clear)
+
+
+def test_addresses_that_nobody_told_are_asked_for_again(store: Slow, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LINK-4. Until then a connection for one bookie may lead to another one that has got its address."""
+    monkeypatch.setattr(client_session, "ASK_AGAIN_NS", 1_000_000)
+    link, answered = Told(THIRD), threading.Event()
+    link.given_away = lambda address, bookie: (link.lost.append((address, bookie)), answered.set())  # type: ignore[assignment, func-returns-value]
+    on_reactor(session, lambda: session._links.update({(THIRD, "data", 0): link}))  # type: ignore[dict-item]
+    resolve, failures = store.resolve, iter(range(3))
+
+    def resolves(bookie: str) -> tuple[str, int]:
+        if bookie == FIRST and next(failures, None) is not None:
+            raise MetadataUnavailableError("there is no connection")
+        return resolve(bookie)
+
+    monkeypatch.setattr(store, "resolve", resolves)
+    on_reactor(session, lambda: setattr(session, "_has_seen_bookies", True))
+    store.register_bookie(FIRST, "10.0.0.1", 1)
+    assert answered.wait(30) and link.lost == [(("10.0.0.1", 1), FIRST)] and next(failures, None) is None
     on_reactor(session, session._links.clear)
 
 

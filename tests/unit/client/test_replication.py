@@ -454,6 +454,58 @@ def test_rr14_a_bookie_that_stops_during_the_last_look_is_looked_for_again(
     assert report.cookie_deleted is (ends != "turns read-only" and not report.named_by)
 
 
+@pytest.mark.parametrize("sight", ["flaps", "cut off", "cut off once"])
+def test_rr14_what_happens_during_each_look_keeps_nobody_for_ever(client: BookKeeper, monkeypatch: pytest.MonkeyPatch, sight: str) -> None:
+    """RR-14. The time is over, and the bookie is writable for a moment during each look, or the connection to the store is lost in it, so
+    that nobody knows. The looks end, and the bookie does not count as empty."""
+    client.store.write_cookie("127.0.0.1:2", b"5\n", None)
+    listed, looks = client.list_ledgers, list[int]()
+
+    def list_ledgers() -> list[int]:
+        looks.append(1)
+        if sight == "flaps":
+            client.store.register_bookie("127.0.0.1:2", "127.0.0.1", 2).close()
+        return list(listed())
+
+    monkeypatch.setattr(client, "list_ledgers", list_ledgers)
+    losses = {"flaps": lambda: 0, "cut off": lambda: len(looks), "cut off once": lambda: min(1, len(looks))}[sight]
+    monkeypatch.setattr(type(client.store), "losses", lambda _: losses())
+    if sight == "cut off":
+        with pytest.raises(MetadataUnavailableError, match=r"lost during each look .* so bookie 127.0.0.1:2 may be named by some"):
+            client.decommission_bookie("127.0.0.1:2", delete_cookie=True)
+    else:
+        report = client.decommission_bookie("127.0.0.1:2", delete_cookie=True)
+        assert report.cookie_deleted is report.is_complete is (sight == "cut off once") and report.writable is (sight == "flaps")
+    assert ("127.0.0.1:2" in client.store.cookies()) is (sight != "cut off once")
+    assert len(looks) == (2 if sight == "cut off once" else draining.LOOKS_AGAIN_MAX + 1)
+
+
+@pytest.mark.parametrize("back", ["is registered", "listens"])
+def test_a_process_that_had_read_its_cookie_gets_it_back(client: BookKeeper, monkeypatch: pytest.MonkeyPatch, back: str) -> None:
+    """It was starting while its cookie was deleted, and refused connections still: between the two lies a second with Apache's bookies."""
+    monkeypatch.setattr(draining, "ENDS_S", 0.0)
+    with socket.create_server(("127.7.7.7", 0)) as old:  # where nobody else takes the port meanwhile
+        address = old.getsockname()[:2]
+    bookie = f"127.7.7.7:{address[1]}"
+    client.store.write_cookie(bookie, b"5\n", None)
+    delete = client.delete_cookie
+    with ExitStack() as ending:
+
+        def starts(which: str) -> bool:
+            monkeypatch.setattr(draining, "GONE_S", 60.0)
+            deleted = delete(which)
+            if back == "listens":
+                ending.enter_context(socket.create_server(address))
+            else:
+                client.store.register_bookie(bookie, *address)
+            return deleted
+
+        monkeypatch.setattr(client, "delete_cookie", starts)
+        report = client.decommission_bookie(bookie, delete_cookie=True)
+    assert not report.cookie_deleted and client.store.read_cookie(bookie).data == b"5\n"
+    assert (report.registered, report.writable, report.runs_at) == ((False, False, address) if back == "listens" else (True, True, None))
+
+
 def test_decommission_forgets_a_dead_bookie_at_whose_address_another_one_is(client: BookKeeper) -> None:
     """That proves its end. The other one came before the command, or has the address in another spelling."""
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -79,6 +79,33 @@ def test_rr20_a_bookie_that_took_the_copies_stays_where_no_other_does(
     assert [one.new for one in report.moved] == ["x:1"] * registered
 
 
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_rr20_a_bookie_that_was_decommissioned_gets_no_place_back(
+    client: BookKeeper, monkeypatch: pytest.MonkeyPatch, forgotten: bool
+) -> None:
+    """RR-14: its decommission has told that no ledger names it. The place stays with the bookie that took the copies and is gone."""
+    client.store.write_cookie("d:1", b"5\n", None)
+    ledger_id = store_ledger(client, replace(opened(("d:1", "b:1", "c:1", "a:1")), ensemble_size=4).closed(-1, 0))
+    target = next(one for one in client.store._mine if getattr(one, "_bookie_id", "") == "x:1")  # type: ignore[attr-defined]
+    changes: list[str] = []
+    original = _Job._change
+
+    def then_leaves(self: _Job, *arguments: Any) -> None:
+        original(self, *arguments)
+        if not changes:
+            client.store.register_bookie("y:1", "127.0.0.1", 1)
+            target.close()
+            if forgotten:
+                client.delete_cookie("d:1")
+        changes.append("x")
+
+    monkeypatch.setattr(_Job, "_change", then_leaves)
+    monkeypatch.setattr(_Job, "_copy", refuses_after(changes, "y:1", _Job._copy))
+    report = client.repair_ledger(ledger_id, lost=["d:1"], only_lost=True)
+    assert client.ledger_metadata(ledger_id).fragments[0].ensemble[0] == ("x:1" if forgotten else "d:1")
+    assert not report.is_complete and report.problems and [one.new for one in report.moved] == ["x:1"] * forgotten
+
+
 @pytest.mark.parametrize("leaver", [0, 1])
 @pytest.mark.parametrize("leaves", ["turns read-only", "goes"])
 def test_rr20_of_two_targets_of_a_fragment_one_leaves(

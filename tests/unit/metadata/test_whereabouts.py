@@ -182,7 +182,8 @@ def test_an_id_that_is_an_address_is_not_taken_for_the_address_of_a_bookie_that_
             cluster.whereabouts.resolve("10.0.0.2:3181")
 
 
-def test_ids_that_are_addresses_cost_one_read_each() -> None:
+def test_ids_that_are_addresses_are_read_once() -> None:
+    """Another bookie whose id is an address, too, may be registered at each of them: it has moved, and kept its id."""
     cluster = Cluster()
     for number in range(MANY):
         host = f"10.0.{number // 250}.{number % 250}"
@@ -191,11 +192,53 @@ def test_ids_that_are_addresses_cost_one_read_each() -> None:
     cluster.lists = 0
     for _ in range(3):
         assert cluster.whereabouts.resolve("10.0.0.7:3181") == ("10.0.0.7", 3181)
-    assert (cluster.reads, cluster.lists) == (1, 0)
-    cluster.put("named", _at("10.0.0.7"))  # and whoever has an id of its own may be at each of them
+    assert (cluster.reads, cluster.lists) == (MANY, 1)
+    assert cluster.whereabouts.resolve("10.0.0.8:3181") == ("10.0.0.8", 3181)
+    assert (cluster.reads, cluster.lists) == (MANY, 1)
+    for late, place in (("named", "10.0.0.7"), ("10.9.9.9:3181", "10.0.0.8")):
+        cluster.put(late, _at(place))
+        cluster.list()
+        with pytest.raises(BookieUnavailableError, match=f"bookie {late} has registered at {place}:3181 later"):
+            cluster.whereabouts.resolve(f"{place}:3181")
+
+
+def test_after_a_lost_connection_those_that_moved_are_told_of() -> None:
+    """Nothing else tells: their events came to nobody, and the list of the registered bookies is the same."""
+    cluster = Cluster(3)
     cluster.list()
-    with pytest.raises(BookieUnavailableError, match="bookie named has registered at 10.0.0.7:3181 later"):
-        cluster.whereabouts.resolve("10.0.0.7:3181")
+    assert [cluster.whereabouts.resolve(f"b{number}") for number in range(3)] == [(f"10.0.0.{number}", 3181) for number in range(3)]
+    cluster.whereabouts.look()
+    cluster.changed.clear()
+    reads = cluster.reads
+    cluster.watched.clear()
+    cluster.whereabouts.on_connection()
+    cluster.put("b1", _at("10.0.0.9"))
+    assert not cluster.changed
+    cluster.is_away = True
+    with pytest.raises(MetadataUnavailableError):
+        cluster.whereabouts.look()
+    cluster.is_away = False
+    cluster.whereabouts.look()
+    assert cluster.changed == ["b1"]
+    reads = cluster.reads
+    cluster.whereabouts.look()
+    assert cluster.reads == reads and cluster.whereabouts.resolve("b1") == ("10.0.0.9", 3181)
+
+
+def test_whoever_finds_a_bookie_elsewhere_tells_of_it() -> None:
+    """After a lost connection somebody may ask before the keeper looks, or the bookie may have been gone in between."""
+    cluster = Cluster(2)
+    cluster.list()
+    cluster.whereabouts.resolve("b0")
+    cluster.watched.clear()
+    cluster.put("b0", None)
+    cluster.whereabouts.on_connection()
+    with pytest.raises(BookieUnavailableError):
+        cluster.whereabouts.resolve("b0")
+    cluster.put("b0", _at("10.0.0.9"))
+    cluster.changed.clear()
+    assert cluster.whereabouts.resolve("b0") == ("10.0.0.9", 3181)
+    assert cluster.changed == ["b0"]
 
 
 def test_of_two_at_one_address_none_is_taken_while_nobody_answers() -> None:
@@ -239,4 +282,9 @@ def test_the_store_in_memory_remembers_the_addresses(monkeypatch: pytest.MonkeyP
     store.register_bookie("new", "10.9.9.9", 3181)
     with pytest.raises(BookieUnavailableError, match="bookie new"):
         store.resolve(DEAD)
+    store.register_bookie("10.8.8.8:3181", "10.8.8.8", 3181)
+    assert store.resolve("10.8.8.8:3181") == ("10.8.8.8", 3181)
+    store.register_bookie("10.7.7.7:3181", "10.8.8.8", 3181)
+    with pytest.raises(BookieUnavailableError, match="bookie 10.7.7.7:3181 has registered at 10.8.8.8:3181 later"):
+        store.resolve("10.8.8.8:3181")
     store.close()
