@@ -201,6 +201,8 @@ class Request:
 class _Requests:
     """In place of kazoo's client: what is asked, not yet done."""
 
+    client_id = (1, b"")  # the session, which never ends here
+
     def __getattr__(self, name: str) -> Callable[..., Request]:
         operation = name.removesuffix("_async")
         return lambda path, *arguments, **options: Request(operation, path, arguments, options)
