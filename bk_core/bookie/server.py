@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import faulthandler
 import logging
 import os
 import resource
@@ -183,6 +184,8 @@ def main(arguments: list[str] | None = None) -> int:
     die_with_parent()
     keep_freed_memory()
     allow_descriptors()
+    with suppress(AttributeError, RuntimeError, ValueError, OSError):  # there may be nowhere to write to
+        faulthandler.enable()  # a disk that cannot be read ends the process by SIGBUS amid the database, which says nothing by itself
     logging.basicConfig(handlers=[_ErrorOutput()], level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     return _run(options)
 
