@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bk_core.display.ledgers import DOWN
-from bk_core.errors import BookieHttpError, MetadataFormatError, NoNodeError
+from bk_core.errors import BookieHttpError, InvalidArgumentError, MetadataFormatError, NoNodeError
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
@@ -19,11 +19,15 @@ _LOOK_S = 0.1
 def tell_read_only(client: BookKeeper, bookie: str, wanted: bool, address: str | None) -> str:
     """Tell a bookie to take no new ledgers, or to take them again, and return by which way it was told: "http" or "directory". ``address``
     is that of its HTTP server, where its registration does not name one, or with ``https://`` before it. Raises BookieHttpError, and
-    InvalidArgumentError for an address that is none."""
+    InvalidArgumentError for an address that is none, or another bookie's."""
     from bk_core.bookie import standby
-    from bk_core.client.doctor.http import http_address, service_info, set_read_only
+    from bk_core.client.doctor.http import http_address, owner_of, service_info, set_read_only
 
-    address = address or http_address(service_info(client, bookie))
+    if address is None:
+        address = http_address(service_info(client, bookie))
+    elif (owner := owner_of(client, address)) not in (None, bookie):
+        text = f"the HTTP server at {address} is that of bookie {owner}, so nobody was asked"
+        raise InvalidArgumentError(text, bookie=bookie)
     if address is not None:
         set_read_only(client, address, wanted)
         return "http"

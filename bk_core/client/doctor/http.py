@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError, URLError
 from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
-from bk_core.display.words import host_port
+from bk_core.display.words import host_and_port, host_port, meet
 from bk_core.errors import BookieHttpError, InvalidArgumentError, MetadataFormatError
-from bk_core.metadata.service_info import ServiceInfo, decode_service_info
+from bk_core.metadata.service_info import BOOKIE_PROTOCOL, ServiceInfo, decode_service_info
 from bk_core.protocol.ledger.metadata import BookieId
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ TIMEOUT_S = 10.0
 READ_ONLY = "/api/v1/bookie/state/readonly"
 _ANSWER_MAX = 1 << 20
 _SCHEMES = ("http", "https")
+_EVERYWHERE = ("", "0.0.0.0", "::")
 
 
 def service_info(client: BookKeeper, bookie: BookieId) -> ServiceInfo | None:
@@ -33,10 +34,25 @@ def service_info(client: BookKeeper, bookie: BookieId) -> ServiceInfo | None:
 
 
 def http_address(info: ServiceInfo | None) -> str | None:
-    """Return ``host:port`` of a bookie's HTTP server; None if it has none."""
-    for endpoint in info.endpoints if info is not None else ():
+    """Return ``host:port`` of a bookie's HTTP server; None if it has none. One that listens at every address of its host, as Apache's do by
+    default, is at the host of the bookie itself."""
+    endpoints = info.endpoints if info is not None else ()
+    for endpoint in endpoints:
         if endpoint.protocol == "http":
-            return host_port(endpoint.host, endpoint.port)
+            own = next((one.host for one in endpoints if one.protocol == BOOKIE_PROTOCOL and one.host), endpoint.host)
+            return host_port(own if endpoint.host in _EVERYWHERE else endpoint.host, endpoint.port)
+    return None
+
+
+def owner_of(client: BookKeeper, address: str) -> BookieId | None:
+    """Return the registered bookie whose HTTP server is at ``address`` by its registration, None if no registration says so."""
+    asked = host_and_port(check_server(address).partition("://")[2])
+    view = client.store.bookies()
+    for bookie in (*view.writable, *view.readonly):
+        found = http_address(service_info(client, bookie))
+        at = None if found is None else host_and_port(found)
+        if asked is not None and at is not None and meet(asked, at):
+            return bookie
     return None
 
 

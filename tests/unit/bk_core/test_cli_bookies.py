@@ -18,11 +18,14 @@ from bk_core.bookie import standby
 from bk_core.bookie.embedded import EmbeddedBookie
 from bk_core.cli import output, switching
 from bk_core.cli.replication import _make_read_only
+from bk_core.client.doctor import http as bookie_http
 from bk_core.client.doctor.facts import cluster_facts
+from bk_core.client.doctor.http import http_address, owner_of
 from bk_core.client.doctor.probe import BookieProbe
 from bk_core.errors import InvalidArgumentError
 from bk_core.metadata import open_store
 from bk_core.metadata.cookies import decode_cookie, encode_cookie
+from bk_core.metadata.service_info import Endpoint, ServiceInfo
 from bk_core.protocol.ledger import metadata_codec
 from tests.integration.embedded import eventually
 from tests.unit.bk_core.conftest import Bk
@@ -243,6 +246,23 @@ def test_a_server_that_knows_no_such_thing(bk: Bk, client: bk_core.BookKeeper) -
         bk("read-only", bookie, "on", "--http", wrong, group="bookie", status=1)
         assert why in bk.err and "BK-ARGUMENT" in bk.err
     assert client.bookies().readonly == ()
+
+
+def test_the_http_server_of_another_bookie_is_not_asked(bk: Bk, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that listens at every address of its host is at the host of its bookie."""
+    one, other, *_ = client.bookies().writable
+    hosts = {one: "10.1.1.1", other: "10.1.1.2"}
+
+    def info(_: object, bookie: str) -> ServiceInfo | None:
+        rpc, http = Endpoint("bookie", 3181, hosts.get(bookie, ""), "bookie-rpc"), Endpoint("httpserver", 8080, "0.0.0.0", "http")
+        return ServiceInfo((http, rpc)) if bookie in hosts else None
+
+    monkeypatch.setattr(bookie_http, "service_info", info)
+    assert [http_address(info(client, bookie)) for bookie in (one, other, "nobody")] == ["10.1.1.1:8080", "10.1.1.2:8080", None]
+    for address in ("10.1.1.2:8080", "https://10.1.1.2:8080/"):
+        bk("read-only", one, "on", "--http", address, group="bookie", status=1)
+        assert f"is that of bookie {other}, so nobody was asked" in bk.err
+    assert owner_of(client, "10.1.1.1:8080") == one and owner_of(client, "10.1.1.3:8080") is None
 
 
 def test_a_lost_cookie_is_given_again(bk: Bk, client: bk_core.BookKeeper, tmp_path: Path) -> None:
