@@ -361,7 +361,16 @@ class BookKeeper(LooksInside, StaysHere):
             machine = LedgerRecovery(ledger_id, self._session.placement, None, self.config.machine_limits, options=options)
             kind = f"recovery-{random.getrandbits(32)}"
             with recovery_counted(self.counts):
-                run_machine(self._session, ledger_id, machine, machine.start, add_kind=kind, quorums=metadata, what="recovering")
+                run_machine(
+                    self._session,
+                    ledger_id,
+                    machine,
+                    machine.start,
+                    add_kind=kind,
+                    quorums=metadata,
+                    what="recovering",
+                    places_entries=True,
+                )
             closed, version = self._session.definite(lambda: self._load(ledger_id))
             metadata = closed.with_access(metadata.access)
         return ReadHandle(self._session, ledger_id, metadata, version)

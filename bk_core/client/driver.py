@@ -23,10 +23,23 @@ from bk_core.metadata.store import Version
 from bk_core.net.link import BookieLink
 from bk_core.net.outstanding import Waiting
 from bk_core.net.reactor import Timer
-from bk_core.protocol.effects import Complete, Effect, Fail, Log, ReadLedger, SendAdds, SendAndForget, SendRead, SetTimer, WriteLedger
+from bk_core.protocol.effects import (
+    Complete,
+    Effect,
+    Fail,
+    Log,
+    LookForBookies,
+    ReadLedger,
+    SendAdds,
+    SendAndForget,
+    SendRead,
+    SetTimer,
+    WriteLedger,
+)
 from bk_core.protocol.events import (
     AddReply,
     BookieLost,
+    BookiesLookedFor,
     BytesDrained,
     Event,
     LedgerRead,
@@ -188,6 +201,8 @@ class Driver:
                 self._read_ledger(request, bookies)
             case WriteLedger(request, metadata, version):
                 self._write_ledger(request, metadata, version)
+            case LookForBookies(request):
+                self._look_for_bookies(request)
             case SetTimer(key, after_ns):
                 self._set_timer(key, after_ns)
             case Complete(token, value):
@@ -280,6 +295,14 @@ class Driver:
     def _store_ledger(self, data: bytes, version: int) -> Version:
         """Write the metadata by compare-and-set, on a thread that may wait for the store."""
         return self.session.store.write_ledger(self.ledger_id, data, version)
+
+    def _look_for_bookies(self, request: int) -> None:
+        """Have the session look at the registered bookies (EC-6). The machine goes on whatever comes of it."""
+
+        def then(error: Exception | None) -> None:
+            self.feed(BookiesLookedFor(request, Outcome.OK if error is None else outcome_of(error)))
+
+        self.session.look_for_bookies(then)
 
     def _set_timer(self, key: str, after_ns: int) -> None:
         old = self._timers.pop(key, None)

@@ -139,11 +139,12 @@ def run_machine(
     add_kind: str = "data",
     quorums: LedgerMetadata | None = None,
     what: str = "an operation on",
+    places_entries: bool = False,
 ) -> Any:
     """Drive a machine to its one completion and wait for it.
 
     Raises OperationTimeoutError after ``operation_timeout_s``. A machine that tells its ``progress`` may take any time in all (a recovery
-    reads a whole fragment), but only so long without progress.
+    reads a whole fragment), but only so long without progress. One that ``places_entries`` is told which bookies come meanwhile (EC-6).
     """
     title, timeout_s = f"{what} ledger {ledger_id}", session.config.operation_timeout_s
     must_not_block(title)
@@ -152,7 +153,13 @@ def run_machine(
     if stalls is not None:
         driver.on_step = stalls.note
     began_ns = session.reactor.now_ns()
-    with driven(driver, machine, start, quorums) as future:
+
+    def begin() -> list[Effect]:
+        if places_entries:
+            session.tell_of_bookies(driver, True)
+        return start()
+
+    with driven(driver, machine, begin, quorums) as future:
         try:
             return wait(future, timeout_s, title) if stalls is None else _wait_while_it_gets_on(future, stalls, timeout_s, title)
         except OperationTimeoutError as error:

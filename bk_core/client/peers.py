@@ -153,3 +153,37 @@ class Unlisting:
         until_ns = self._now_ns() + self.KEPT_NS
         known = self.known
         self._until_ns.update((one, until_ns) for one in bookies if one not in known)
+
+
+class Looks:
+    """Looks at the registered bookies for writers that have found none (EC-6), one look at a time.
+
+    Those who ask during a look share the next one, because the list may have been read before they asked. A bookie that dies may leave a
+    thousand ledgers without a candidate, and changes of ledgers need the metadata threads, too.
+    """
+
+    def __init__(self, post: Callable[[Callable[[], None]], None], metadata_call: MetadataCall, look: Callable[[], None]) -> None:
+        self._post = post
+        self._metadata_call = metadata_call
+        self._look = look
+        self._waiting: list[Callable[[Exception | None], None]] = []
+        self._under_way = False
+
+    def ask(self, then: Callable[[Exception | None], None]) -> None:
+        """Look. ``then`` is called behind what the look has posted, with the error if it failed."""
+        self._waiting.append(then)
+        if not self._under_way:
+            self._begin()
+
+    def _begin(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        self._under_way = True
+
+        def looked(_result: object, error: Exception | None) -> None:
+            self._under_way = False
+            for then in waiting:
+                self._post(partial(then, error))  # each by itself: one that raises takes nothing from the others
+            if self._waiting:
+                self._begin()
+
+        self._metadata_call(self._look, looked)

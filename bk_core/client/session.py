@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from bk_core.background import WorkerPool
 from bk_core.client.ledger.add_window import AddWindow
-from bk_core.client.peers import Resolver, Suspects, Unlisting
+from bk_core.client.peers import Looks, Resolver, Suspects, Unlisting
 from bk_core.client.repeating import until_definite
 from bk_core.config import ClientConfig
 from bk_core.errors import (
@@ -145,6 +145,7 @@ class Session:
         self._suspects = Suspects(self, int(config.quarantine_s * 1e9), config.limits.read_timeout_ns)
         self.unlisting = Unlisting(self.reactor.now_ns)
         self._resolver = Resolver(self.reactor, store, self.metadata_call)
+        self._looks = Looks(self.reactor.post, self.metadata_call, self._look_at_bookies)
         self._names = Names(self.reactor.post)
         self._shortages = Shortages()
         self._refusals = Refusals()
@@ -292,6 +293,16 @@ class Session:
         if self._watch is not None:
             self._watch.refresh()
         self.reactor.post(self._look_for_moved)  # the list may be the same, and a bookie of it elsewhere
+
+    def look_for_bookies(self, then: Callable[[Exception | None], None]) -> None:
+        """Look at the registered bookies for a writer that has found none (EC-6). ``then`` is called when the placement knows them and
+        drivers are told of those that came, or with the error for which nobody could look. Reactor thread."""
+        self._looks.ask(then)
+
+    def _look_at_bookies(self) -> None:
+        """Refresh the bookies and their racks. Runs on a metadata thread."""
+        self.refresh_bookies()
+        self._settle_racks()
 
     def note_answer(self, bookie: BookieId, status: Status) -> None:
         """Note the answer of a bookie for the quarantine (CR-2). Reactor thread."""

@@ -58,6 +58,14 @@ class WriteLedger:
 
 
 @dataclass(frozen=True, slots=True)
+class LookForBookies:
+    """Look at the registered bookies now, because what the placement knows of them may be a moment old (EC-6). Exactly one
+    BookiesLookedFor answers it."""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
 class SetTimer:
     """(Re)start a timer; an older one with the same key is forgotten."""
 
@@ -87,4 +95,4 @@ class Log:
     message: str
 
 
-Effect = SendAdds | SendRead | SendAndForget | ReadLedger | WriteLedger | SetTimer | Complete | Fail | Log
+Effect = SendAdds | SendRead | SendAndForget | ReadLedger | WriteLedger | LookForBookies | SetTimer | Complete | Fail | Log

@@ -107,6 +107,15 @@ class BookiesChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class BookiesLookedFor:
+    """Answers a LookForBookies. The placement knows the bookies that were registered a moment ago, and a BookiesChanged has told of those
+    that came. If the outcome is not OK, nobody could look, and the placement knows what it knew."""
+
+    request: int
+    outcome: Outcome = Outcome.OK
+
+
+@dataclass(frozen=True, slots=True)
 class ReadsMoving:
     """These requests are not late now: bytes come on their connections, or their turn has not come. All other outstanding requests stand
     still (LINK-1, LINK-2). Requests to the bookies that are ``away`` wait for a connection, which may never be made."""
@@ -132,6 +141,7 @@ Event = (
     | TimerFired
     | MetadataChanged
     | BookiesChanged
+    | BookiesLookedFor
     | ReadsMoving
     | BytesDrained
 )

@@ -9,8 +9,30 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from bk_core.protocol.effects import Complete, Effect, Fail, Log, ReadLedger, SendAdds, SendAndForget, SendRead, SetTimer, WriteLedger
-from bk_core.protocol.events import AddReply, BookieLost, BookiesChanged, LedgerRead, LedgerWritten, Outcome, ReadReply, TimerFired
+from bk_core.protocol.effects import (
+    Complete,
+    Effect,
+    Fail,
+    Log,
+    LookForBookies,
+    ReadLedger,
+    SendAdds,
+    SendAndForget,
+    SendRead,
+    SetTimer,
+    WriteLedger,
+)
+from bk_core.protocol.events import (
+    AddReply,
+    BookieLost,
+    BookiesChanged,
+    BookiesLookedFor,
+    LedgerRead,
+    LedgerWritten,
+    Outcome,
+    ReadReply,
+    TimerFired,
+)
 from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.recover.recovery import LedgerRecovery, RecoveryState
 from bk_core.protocol.ledger.write.options import WriterOptions
@@ -146,6 +168,8 @@ class Client:
                 self.read_ledger(request)
             case WriteLedger(request, metadata, version):
                 self.write_ledger(request, metadata, version)
+            case LookForBookies(request):
+                self.look_for_bookies(request)
             case SetTimer(key, after_ns):
                 self._timers[key] = mark = self._timers.get(key, 0) + 1
                 generation = self._generation
@@ -167,6 +191,16 @@ class Client:
                 self.feed(LedgerRead(request, found.outcome, self.view(found.value), found.version))
 
         self.cluster.store.read(self.name, self.truth, heard)
+
+    def look_for_bookies(self, request: int) -> None:
+        """Placement asks the registry itself; what the look adds is the time that it takes, and that it may be in vain."""
+        machine = self.machine
+
+        def heard(found: Answer) -> None:
+            if machine is self.machine:
+                self.feed(BookiesLookedFor(request, found.outcome))
+
+        self.cluster.store.call(self.name, "bookies", self.truth.ledger_id, lambda: Answer(Outcome.OK), heard)
 
     def view(self, metadata: LedgerMetadata | None) -> LedgerMetadata | None:
         """The metadata as this client understands it."""
@@ -444,6 +478,9 @@ class Writer(Client):
         super()._handle(event)
         if isinstance(event, LedgerRead) and not self.ended and self.machine.state is WriterState.OPEN:
             self.world.probes["an ensemble change conflicted and the ledger was still OPEN"] += 1
+        if isinstance(event, BookiesLookedFor):
+            taken = self.machine._change is not None
+            self.world.probes["a look at the registry saved a ledger" if taken else "a look at the registry changed nothing"] += 1
         self._event = None
 
     def _send_adds(self, bookie: str, position: int, run: Any, start: int) -> None:

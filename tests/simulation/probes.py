@@ -32,6 +32,8 @@ PROBES = (
     "a list of another cluster was left alone",
     "a log was deleted",
     "a log was trimmed",
+    "a look at the registry changed nothing",
+    "a look at the registry saved a ledger",
     "a metadata request never arrived",
     "a missing domain held an acknowledgement back",
     "a new ensemble did without a suspect",

@@ -41,6 +41,7 @@ _GONE = "bk_core.protocol.bookie.suspicion", "tests/unit/bookie/test_suspicion.p
 _RULES = "bk_core.protocol.bookie.rules", "tests/unit/bookie/test_admission.py"
 _ADMISSION = "bk_core.protocol.bookie.admission", "tests/unit/bookie/test_admission.py"
 _ROOM = "bk_core.protocol.bookie.room", "tests/unit/bookie/test_room.py"
+_CHANGE = "bk_core.protocol.ledger.write.ensemble_change", "tests/unit/ledger/test_writer_look.py"
 _GUARDS, _CHECK = "tests/unit/client/test_log_guards.py", "tests/unit/client/test_log_check.py"
 _IDENTITY = "bk_core.protocol.log.identity", "tests/unit/log/test_identity.py"
 _LISTS = "bk_core.client.log.list_store", "tests/unit/log/test_created_again.py"
@@ -58,6 +59,24 @@ def _of(where: tuple[str, str], rule: str, sound: str, broken: str, test: str) -
 
 
 UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
+    _of(_CHANGE, "EC-6 (look)", "if not has_looked:", "if False:", "test_a_spare_that_the_look_finds_takes_the_place"),
+    _of(
+        _CHANGE,
+        "EC-6 (one at a time)",
+        "if not failures or self._look is not None:",
+        "if not failures:",
+        "test_nothing_is_decided_during_the_look",
+    ),
+    _of(
+        _CHANGE,
+        "EC-6 (anew)",
+        "        self._look = None\n        return self._start_change(now_ns, has_looked=True)",
+        "        return self._start_change(now_ns, has_looked=True)",
+        "test_the_next_shortage_leads_to_another_look",
+    ),
+    _of(
+        _CHANGE, "RC-15 (look)", "if not has_looked:", "if not has_looked and not self.recovering:", "test_a_recovery_looks_before_it_stops"
+    ),
     _of(
         _SUSPICION,
         "SES-1 (batch)",

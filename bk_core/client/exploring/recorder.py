@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from bk_core.client.exploring.trace import METADATA_STORE, NONE_WANTED, Entries, Trace, TraceMark, TraceMessage
-from bk_core.protocol.effects import Complete, Effect, Fail, ReadLedger, SendAdds, SendAndForget, SendRead, WriteLedger
-from bk_core.protocol.events import AddReply, BookieLost, Event, LedgerRead, LedgerWritten, Outcome, ReadReply
+from bk_core.protocol.effects import Complete, Effect, Fail, LookForBookies, ReadLedger, SendAdds, SendAndForget, SendRead, WriteLedger
+from bk_core.protocol.events import AddReply, BookieLost, BookiesLookedFor, Event, LedgerRead, LedgerWritten, Outcome, ReadReply
 from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.run import PackedAdds
 from bk_core.protocol.wire.messages import (
@@ -107,6 +107,8 @@ class Recorder:
                 self._ask(driver, request, METADATA_STORE, "metadata", "read metadata", None, now_ns)
             case WriteLedger(request, metadata):
                 self._ask(driver, request, METADATA_STORE, "metadata", f"set metadata: {_state(metadata)}", None, now_ns)
+            case LookForBookies(request):
+                self._ask(driver, request, METADATA_STORE, "metadata", "list bookies", None, now_ns)
             case Complete(_, LedgerMetadata() as metadata) if metadata.state is LedgerState.CLOSED:
                 self._mark(driver, f"ledger {driver.ledger_id} is CLOSED, last entry {metadata.last_entry_id}", now_ns)
             case Complete(_, int() as last) if hasattr(driver.machine, "last_add_confirmed"):
@@ -154,7 +156,7 @@ class Recorder:
             case LedgerRead(request, outcome, metadata):
                 more = "" if metadata is None else f", {metadata.state.name}"
                 self._answer(self._asked.pop((self._number(driver), request), None), outcome, now_ns, more)
-            case LedgerWritten(request, outcome):
+            case LedgerWritten(request, outcome) | BookiesLookedFor(request, outcome):
                 self._answer(self._asked.pop((self._number(driver), request), None), outcome, now_ns)
 
     def _added(self, driver: Driver, reply: AddReply, now_ns: int) -> None:

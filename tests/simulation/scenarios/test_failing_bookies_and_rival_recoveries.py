@@ -146,21 +146,56 @@ def test_scenario_24_a_bookie_turns_read_only(mode: EnsembleChangeMode) -> None:
 def test_scenario_25_a_not_enough_bookies_for_a_standard_writer() -> None:
     """EC-6, WR-12, CL-6, WR-13, I-14.
 
-    1. e0 is acknowledged; b3 fails and there is no other bookie.
+    1. e0 is acknowledged; b3 fails, and w knows of no other bookie. It looks at the registry, which has none either.
     2. w closes the ledger at e0, which needs no bookie, and fails e1. So e1 is not in the ledger.
     """
     s = Scenario(3, 3, 2)
     w = s.writer()
     w.append()
     s.settle()
+    s.hold("add", to="b2", entry=1)
     w.append()
     s.run(1)
     s.crash("b3")
     s.settle()
+    assert s.arrived("bookies", source="w", to="md") == 1
     assert s.last_entry == 0 and s.acked == [0] and [type(e) for e in w.errors] == [NotEnoughBookiesError]
     assert w.machine.state is WriterState.CLOSED
     w.append()
     assert len(w.errors) == 2 and s.stored(2) == []
+
+
+@pytest.mark.parametrize("answered", [True, False], ids=["answered", "lost"])
+def test_a_spare_that_registers_between_the_failure_and_the_look_saves_the_ledger(answered: bool) -> None:
+    """EC-6, WR-4, WR-10; as in scenario 25 a, but of a rolling restart.
+
+    1. b4 is away when b3 fails under e1. w looks at the registry; meanwhile e2 goes to the old ensemble, and nothing is decided.
+    2. b4 registers before the look is answered, or before w gives the answer up for lost.
+    3. w goes on with b4 from e1 on.
+    """
+    s = Scenario(3, 3, 2, bookies=4)
+    w = s.writer()
+    w.append()
+    s.settle()
+    s.crash("b4")
+    look = s.hold("bookies", source="w")
+    slow = s.hold("add", to="b2")
+    w.append()
+    s.run(1)
+    s.crash("b3")
+    s.until(lambda: len(look.messages) == 1)
+    w.append()
+    s.run(10)
+    assert s.acked == [0] and w.errors == [] and s.state is LedgerState.OPEN and len(look.messages) == 1
+    s.restart("b4")
+    if answered:
+        s.release(look)
+    s.until(lambda: s.fragments == {0: ("b1", "b2", "b3"), 1: ("b1", "b2", "b4")})
+    s.release(slow)
+    s.settle()
+    w.close()
+    s.settle()
+    assert s.acked == [0, 1, 2] and w.errors == [] and s.last_entry == 2 and s.stored(2) == ["b1", "b2", "b4"]
 
 
 def test_scenario_25_b_not_enough_bookies_for_a_writer_with_guaranteed_write_quorum() -> None:
@@ -197,7 +232,8 @@ def test_scenario_25_b_not_enough_bookies_for_a_writer_with_guaranteed_write_quo
 def test_scenario_26_not_enough_bookies_for_a_recovery() -> None:
     """RC-15, RC-21; R5.
 
-    1. e0 is acknowledged, on b1 and b2. b3 is down: r finds e0, and has nobody to write it back to in place of b3.
+    1. e0 is acknowledged, on b1 and b2. b3 is down: r finds e0, and has nobody to write it back to in place of b3, also after a look at
+       the registry.
     2. r gives up. The ledger is not closed, and not short of e0.
     3. b3 is back: the next run closes at e0.
     """
@@ -208,13 +244,37 @@ def test_scenario_26_not_enough_bookies_for_a_recovery() -> None:
     s.until(lambda: s.acked == [0])
     s.kill(w)
     s.crash("b3")
+    slow = s.hold("recovery-add", to="b2")
     r = s.recoverer()
+    s.until(lambda: r.result is not None)
+    s.release(slow)
     s.settle()
+    assert s.arrived("bookies", source="r", to="md") == 1
     assert isinstance(r.result, NotEnoughBookiesError) and s.state is LedgerState.IN_RECOVERY
     s.restart("b3")
     s.recoverer()
     s.settle()
     assert s.last_entry == 0 and s.stored(0) == ["b1", "b2", "b3"]
+
+
+def test_a_recovery_takes_a_spare_that_registers_before_it_has_looked() -> None:
+    """EC-6, RC-15; as scenario 26, but b4 registers while r looks at the registry."""
+    s = Scenario(3, 3, 2, bookies=4)
+    w = s.writer()
+    s.drop("add", to="b3")
+    w.append()
+    s.until(lambda: s.acked == [0])
+    s.kill(w)
+    s.crash("b3")
+    s.crash("b4")
+    look = s.hold("bookies", source="r")
+    s.hold("recovery-add", to="b2")
+    r = s.recoverer()
+    s.until(lambda: len(look.messages) == 1)
+    s.restart("b4")
+    s.release()
+    s.settle()
+    assert s.last_entry == 0 and s.stored(0) == ["b1", "b2", "b4"] and r.result.fragments[0].ensemble == ("b1", "b2", "b4")
 
 
 # --- 27 to 29: several recoverers -----------------------------------------------------------------------------------------------

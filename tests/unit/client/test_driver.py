@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
 from bk_core.client.driver import Driver
 from bk_core.client.session import Session
-from bk_core.errors import InternalError
+from bk_core.errors import ClientClosedError, ForkedClientError, InternalError, MetadataUnavailableError, NotEnoughBookiesError
 from bk_core.net.link_state import AddListener
 from bk_core.protocol.effects import Effect, WriteLedger
 from bk_core.protocol.events import AddReply, BookieLost, LedgerWritten, Outcome
@@ -49,6 +50,7 @@ class World:
     def __init__(self, broken: str) -> None:
         self.links = {bookie: Link(bookie, bookie in broken) for bookie in "abcd"}
         self.reactor = self
+        self.looks = list[Callable[[Exception | None], None]]()
 
     def now_ns(self) -> int:
         return 0
@@ -62,6 +64,9 @@ class World:
         return self.links[bookie]
 
     def note_answer(self, bookie: str, status: Status) -> None: ...
+
+    def look_for_bookies(self, then: Callable[[Exception | None], None]) -> None:
+        self.looks.append(then)
 
     def tell_of_bookies(self, driver: Driver, wanted: bool) -> None: ...
 
@@ -171,5 +176,25 @@ def test_what_a_broken_connection_leads_to_comes_after_what_was_said_before() ->
         driver.feed(AddReply(bookie, 0, 1, Status.OK))
     (change,) = writes
     driver.feed(LedgerWritten(change.request, Outcome.OK, 1))
+    assert told == [("zero", "acknowledged")]
+    (looked,) = world.looks
+    looked(None)
     assert told == [("zero", "acknowledged"), ("one", "NotEnoughBookiesError")]
     assert (writes[-1].metadata.state, writes[-1].metadata.last_entry_id) == (LedgerState.CLOSED, 0)
+
+
+@pytest.mark.parametrize("error", [None, MetadataUnavailableError("away"), ClientClosedError("closed"), ForkedClientError("forked")])
+def test_a_machine_hears_of_a_look_whatever_came_of_it(error: Exception | None) -> None:
+    """EC-6. A driver that is closed by then feeds nothing."""
+    for is_closed in (False, True):
+        world = World("")
+        driver, writer, told = writing(world)
+        cast(Any, driver)._write_ledger = lambda *_: None
+        writer._placement = RandomPlacement(lambda: list("abc"), lambda: 0.0)
+        driver.step(writer.append, b"x", ONE, "zero", 0, asker="zero")
+        driver.feed(BookieLost("c"))
+        (looked,) = world.looks
+        if is_closed:
+            driver.close()
+        looked(error)
+        assert [type(value) for _, value in told] == ([] if is_closed else [NotEnoughBookiesError])

@@ -267,3 +267,68 @@ def until(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+class Late(Slow):
+    """A store that may be away. ``looks`` counts the times that the registry was read."""
+
+    looks = 0
+    away = False
+
+    def bookies(self) -> BookieView:
+        self.looks += 1
+        if self.away:
+            raise MetadataUnavailableError("nobody answers")
+        return super().bookies()
+
+
+def looked(session: Session, count: int = 1) -> list[Exception | None]:
+    """What ``count`` writers are told that ask for a look in one go."""
+    told: list[Future[Exception | None]] = [Future() for _ in range(count)]
+
+    def ask() -> None:
+        for one in told:
+            session.look_for_bookies(one.set_result)
+
+    on_reactor(session, ask)
+    return [one.result(30) for one in told]
+
+
+def test_what_a_look_finds_is_told_before_the_look_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """EC-6: the view, the racks and who came are there when the writer decides again."""
+    monkeypatch.setattr("bk_core.metadata.memory._MemoryBookiesWatch.tell", lambda self: None)
+    store, order = Late(), list[object]()
+    with bk_core.connect("memory://late", store=store) as client:
+        session, writer = client._session, Told("")
+        monkeypatch.setattr(writer, "feed", lambda event: order.append(event.came))
+        monkeypatch.setattr(session, "_settle_racks", lambda: order.append("racks"))
+        on_reactor(session, lambda: session.tell_of_bookies(writer, True))  # type: ignore[arg-type]
+        store.register_bookie(FIRST, "10.0.0.1", 1)
+        assert session.bookies().writable == ()
+        on_reactor(session, lambda: session.look_for_bookies(lambda error: order.append((error, session.bookies().writable))))
+        deadline = time.monotonic() + 30
+        while len(order) < 3 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert set(order[:2]) == {frozenset({FIRST}), "racks"} and order[2] == (None, (FIRST,))
+
+
+def test_those_who_ask_during_a_look_share_the_next_one() -> None:
+    """EC-6: a thousand ledgers that lose the same bookie read the registry twice."""
+    store = Late()
+    with bk_core.connect("memory://late", store=store) as client:
+        before = store.looks
+        assert looked(client._session, 1_000) == [None] * 1_000
+        assert store.looks - before == 2
+
+
+def test_a_look_that_fails_is_told_and_the_next_one_is_begun() -> None:
+    """EC-6: by a store that is away, and by a client that is closed."""
+    store = Late()
+    with bk_core.connect("memory://late", store=store) as client:
+        session = client._session
+        store.away = True
+        assert [type(error) for error in looked(session, 3)] == [MetadataUnavailableError] * 3
+        store.away = False
+        assert looked(session) == [None]
+        session._metadata.close()
+        assert [type(error) for error in looked(session, 2)] == [MetadataUnavailableError] * 2

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bk_core.protocol.effects import Complete, Effect, Fail, Log, ReadLedger, SendAdds, SendRead, SetTimer, WriteLedger
+from bk_core.protocol.effects import Complete, Effect, Fail, Log, LookForBookies, ReadLedger, SendAdds, SendRead, SetTimer, WriteLedger
 from bk_core.protocol.entry import digests, layout
-from bk_core.protocol.events import AddReply, BookieLost, LedgerRead, LedgerWritten, Outcome, ReadReply, TimerFired
+from bk_core.protocol.events import AddReply, BookieLost, BookiesLookedFor, LedgerRead, LedgerWritten, Outcome, ReadReply, TimerFired
 from bk_core.protocol.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.placement import RandomPlacement
 from bk_core.protocol.ledger.recover.options import RecoveryOptions
@@ -86,6 +86,7 @@ class Script:
         self.added: list[Added] = []
         self.written: list[WriteLedger] = []
         self.asked_store: list[ReadLedger] = []
+        self.looks: list[LookForBookies] = []
         self.timers: dict[str, int] = {}
         self.logs: list[Log] = []
         self.results: list[Any] = []
@@ -107,6 +108,8 @@ class Script:
                     self.written.append(effect)
                 case ReadLedger():
                     self.asked_store.append(effect)
+                case LookForBookies():
+                    self.looks.append(effect)
                 case SetTimer(key, after_ns):
                     self.timers[key] = after_ns
                 case Complete(_, value):
@@ -138,6 +141,10 @@ class Script:
         if outcome is Outcome.OK:
             self.stored, self.version = write.metadata, write.version + 1
         return self.feed(LedgerWritten(write.request, outcome, write.version + 1, error))
+
+    def looked(self) -> list[Effect]:
+        """Answer the one look at the registered bookies."""
+        return self.feed(BookiesLookedFor(self.looks.pop().request))
 
     def mark(self) -> None:
         self.found(self.stored, self.version)

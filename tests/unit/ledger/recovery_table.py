@@ -12,9 +12,21 @@ from functools import partial
 from typing import Any
 
 from bk_core.protocol.bookie import BookieMachine, MemoryBookieStorage, Persist, Reply, ReplyAfterSync
-from bk_core.protocol.effects import Complete, Effect, Fail, Log, ReadLedger, SendAdds, SendAndForget, SendRead, SetTimer, WriteLedger
+from bk_core.protocol.effects import (
+    Complete,
+    Effect,
+    Fail,
+    Log,
+    LookForBookies,
+    ReadLedger,
+    SendAdds,
+    SendAndForget,
+    SendRead,
+    SetTimer,
+    WriteLedger,
+)
 from bk_core.protocol.entry import digests, layout
-from bk_core.protocol.events import AddReply, BookieLost, LedgerRead, LedgerWritten, Outcome, ReadReply, TimerFired
+from bk_core.protocol.events import AddReply, BookieLost, BookiesLookedFor, LedgerRead, LedgerWritten, Outcome, ReadReply, TimerFired
 from bk_core.protocol.ledger.metadata import LedgerMetadata
 from bk_core.protocol.ledger.placement import RandomPlacement
 from bk_core.protocol.ledger.recover.options import RecoveryOptions
@@ -115,6 +127,8 @@ class Table:
                     self._post("store", name, effect, partial(self._read, name, number))
                 case WriteLedger(number, wanted, version):
                     self._post("store", name, effect, partial(self._write, name, number, wanted, version))
+                case LookForBookies(number):
+                    self._post("store", name, effect, partial(self._feed, name, BookiesLookedFor(number)))
                 case Complete(_, value):
                     self.results[name].append(value)
                 case Fail(_, error):

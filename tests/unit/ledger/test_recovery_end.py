@@ -124,6 +124,8 @@ def test_without_a_replacement_nothing_is_closed() -> None:
     """RC-15, RC-21, R5, scenario 26: the entry was read, so a shorter ledger would lose it; a later run may succeed."""
     script = recovered(0, bookies="abc")
     script.lost("c")
+    assert not script.results
+    script.looked()
     assert isinstance(script.result, NotEnoughBookiesError)
     assert not script.is_closing
     assert script.machine.state is RecoveryState.ABORTED
@@ -134,6 +136,7 @@ def test_without_a_replacement_while_still_reading() -> None:
     script.fence("ab")
     script.answer("a", 0, body(0))
     script.lost("b")
+    script.looked()
     assert isinstance(script.result, NotEnoughBookiesError)
     assert not script.stored_by("abc", 0)
 

@@ -178,6 +178,7 @@ def test_without_bookies_for_the_whole_write_set_nothing_is_closed() -> None:
     script = recovering(0, bookies="abc")
     script.stored_by("ab", 0)
     script.lost("c")
+    script.looked()
     assert isinstance(script.result, NotEnoughBookiesError)
     assert not script.feed(BookiesChanged())
     assert not script.is_closing

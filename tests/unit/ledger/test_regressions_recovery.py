@@ -193,6 +193,7 @@ def test_r5_not_enough_bookies_is_no_reason_to_close_short() -> None:
     table.recover("r1")
     table.run(hold=lambda m: m.is_add)
     table.lose("r1", "c")
+    table.run(hold=lambda m: m.is_add)
     (error,) = table.results["r1"]
     assert isinstance(error, NotEnoughBookiesError)
     table.die("r1")

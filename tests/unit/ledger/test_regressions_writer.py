@@ -8,7 +8,17 @@ import pytest
 
 from bk_core.errors import DuplicateEntryIdError, LedgerClosedError, LedgerFencedError, NotEnoughBookiesError, WriteFailedError
 from bk_core.protocol.effects import Complete, SendAdds
-from bk_core.protocol.events import AddReply, BookieLost, BookiesChanged, LedgerRead, LedgerWritten, Outcome, ReadReply, TimerFired
+from bk_core.protocol.events import (
+    AddReply,
+    BookieLost,
+    BookiesChanged,
+    BookiesLookedFor,
+    LedgerRead,
+    LedgerWritten,
+    Outcome,
+    ReadReply,
+    TimerFired,
+)
 from bk_core.protocol.ledger.metadata import Fragment, LedgerState
 from bk_core.protocol.ledger.write.writer import ChangeWindow, EnsembleChangeMode, WriterOptions, WriterState
 from bk_core.protocol.wire.messages import Status
@@ -231,7 +241,7 @@ def test_r33_late_events_after_the_end_touch_nothing(end: str) -> None:
     late = [AddReply("a", 0, 1, Status.OK), AddReply("a", 0, 1, Status.IO_ERROR), AddReply("b", 0, 1, Status.FENCED), BookieLost("c")]
     late += [TimerFired(key) for key in ("tick", "metadata", "explicit-lac")]
     late += [LedgerWritten(n, Outcome.OK, 9) for n in range(4)] + [LedgerRead(n, Outcome.OK, found, 9) for n in range(4)]
-    late += [ReadReply(1, "a", Status.OK), BookiesChanged()]
+    late += [ReadReply(1, "a", Status.OK), BookiesChanged(), BookiesLookedFor(1)]
     for event in late:
         assert script.feed(event).effects == [], event
     assert (script.writer.state, script.writer.last_add_confirmed, script.writer.version) == (state, lac, version)
@@ -246,7 +256,7 @@ def test_r37_ensemble_changes_are_bounded_and_dead_bookies_are_not_swapped_for_o
     script.lose("e")
     assert script.failed == [("t", WriteFailedError)]
     script = WriterScript(bookies="abcd").append("t")
-    script.stored(script.lose("b").write).lose("d")
+    script.stored(script.lose("b").write).lose("d").looked()
     assert script.failed == [("t", NotEnoughBookiesError)]
 
 

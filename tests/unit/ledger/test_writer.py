@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from bk_core.errors import LedgerClosedError, LedgerFencedError, NotEnoughBookiesError, PersistenceViolatedError
-from bk_core.protocol.effects import Complete, Effect, Fail, ReadLedger, SendAdds, SendAndForget, SetTimer, WriteLedger
-from bk_core.protocol.events import AddReply, BookieLost, LedgerRead, LedgerWritten, Outcome, TimerFired
+from bk_core.protocol.effects import Complete, Effect, Fail, LookForBookies, ReadLedger, SendAdds, SendAndForget, SetTimer, WriteLedger
+from bk_core.protocol.events import AddReply, BookieLost, BookiesLookedFor, LedgerRead, LedgerWritten, Outcome, TimerFired
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.placement import RandomPlacement
 from bk_core.protocol.ledger.write.writer import LedgerWriter, WriterState
@@ -186,7 +186,9 @@ def test_two_dead_bookies_are_not_swapped_for_one_another() -> None:
     (write,) = only(writer.handle(BookieLost("b"), 0), WriteLedger)
     assert isinstance(write, WriteLedger)
     writer.handle(LedgerWritten(write.request, Outcome.OK, 1), 0)
-    effects = writer.handle(BookieLost("d"), 1)
+    (look,) = only(writer.handle(BookieLost("d"), 1), LookForBookies)
+    assert isinstance(look, LookForBookies)
+    effects = writer.handle(BookiesLookedFor(look.request), 1)
     (failed,) = only(effects, Fail)
     assert isinstance(failed, Fail)
     assert isinstance(failed.error, NotEnoughBookiesError)

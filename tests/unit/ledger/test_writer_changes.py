@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bk_core.errors import LedgerClosedError, LedgerFencedError, MetadataError, NoSuchLedgerError, NotEnoughBookiesError, WriteFailedError
-from bk_core.protocol.effects import ReadLedger, SendAdds, WriteLedger
+from bk_core.protocol.effects import LookForBookies, ReadLedger, SendAdds, WriteLedger
 from bk_core.protocol.entry import layout
 from bk_core.protocol.events import BytesDrained, LedgerRead, LedgerWritten, MetadataChanged, Outcome
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
@@ -114,17 +114,18 @@ def test_a_position_without_a_candidate_stays_and_is_sent_to_again() -> None:
 
 def test_without_any_candidate_the_ledger_is_closed_at_the_lac() -> None:
     """EC-6, WR-12, CL-6, scenario 25: that needs no bookie."""
-    script = WriterScript(bookies="abc").append("t").ack("ab", 0).append("u").lose("b")
+    script = WriterScript(bookies="abc").append("t").ack("ab", 0).append("u").lose("b").looked()
     assert script.failed == [("u", NotEnoughBookiesError)]
     assert (script.write.metadata.state, script.write.metadata.last_entry_id) == (LedgerState.CLOSED, 0)
     script.stored(script.write)
     assert script.append("v").failed[-1] == ("v", NotEnoughBookiesError)
 
 
-def test_an_add_that_finds_no_replacement_for_a_late_failure_is_not_sent() -> None:
-    """WR-4, WR-10, EC-6: the change comes first, and it ends the writing."""
+def test_an_add_that_finds_no_replacement_for_a_late_failure_ends_the_writing() -> None:
+    """WR-4, WR-10, EC-6: the look comes first. The add goes to the old ensemble meanwhile, as during a change."""
     script = WriterScript(bookies="abc").append("t").ack("ab", 0).lose("c").append("u")
-    assert script.failed == [("u", NotEnoughBookiesError)]
+    assert isinstance(script.effects[0], LookForBookies) and script.sent == [("a", 1), ("b", 1), ("c", 1)]
+    assert script.looked().failed == [("u", NotEnoughBookiesError)]
     assert script.sent == []
 
 
@@ -419,7 +420,7 @@ def test_recovery_takes_fenced_for_an_unknown_failure() -> None:
 
 def test_recovery_without_bookies_stops_and_writes_nothing() -> None:
     """RC-15, RC-21, scenario 26."""
-    script = WriterScript(bookies="abc", frozen_lac=-1).append("t").lose("b")
+    script = WriterScript(bookies="abc", frozen_lac=-1).append("t").lose("b").looked()
     assert script.writes == []
     assert script.failed == [("t", NotEnoughBookiesError)]
     assert "IN_RECOVERY" in str(script.writer.error)

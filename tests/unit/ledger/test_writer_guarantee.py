@@ -512,7 +512,7 @@ def test_a_recovery_pins_nothing() -> None:
 
 def test_a_recovery_without_bookies_stops() -> None:
     """G-13: the ledger stays IN_RECOVERY; FENCED is an unknown failure."""
-    script = guaranteed("abc", frozen_lac=-1).append("t").ack("ab", 0).refuse("c", 0, Status.FENCED)
+    script = guaranteed("abc", frozen_lac=-1).append("t").ack("ab", 0).refuse("c", 0, Status.FENCED).looked()
     assert isinstance(script.writer.error, NotEnoughBookiesError)
     assert not any(isinstance(e, WriteLedger) for e in script.effects)
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from bk_core.protocol.effects import Complete, Effect, Fail, ReadLedger, SendAdds, WriteLedger
-from bk_core.protocol.events import AddReply, BookieLost, BookiesChanged, LedgerRead, LedgerWritten, Outcome, TimerFired
+from bk_core.protocol.effects import Complete, Effect, Fail, LookForBookies, ReadLedger, SendAdds, WriteLedger
+from bk_core.protocol.events import AddReply, BookieLost, BookiesChanged, BookiesLookedFor, LedgerRead, LedgerWritten, Outcome, TimerFired
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.placement import RandomPlacement
 from bk_core.protocol.ledger.write.writer import ChangeWindow, EnsembleChangeMode, LedgerWriter, WriterOptions, WriterState
@@ -69,7 +69,7 @@ class Walk:
                 case SendAdds(bookie, position, run, start):
                     size, write, _ = self.shape
                     self.adds += [Add(bookie, run.first_entry_id + i) for i in run.indices(position, start, size, write)]
-                case WriteLedger() | ReadLedger():
+                case WriteLedger() | ReadLedger() | LookForBookies():
                     self.store_requests.append(effect)
                 case Complete("close"):
                     pass
@@ -180,6 +180,9 @@ class Walk:
             outcome = Outcome.OK if self.calm or self.rng.random() < 0.8 else Outcome.UNKNOWN
             known = max(0, len(self.history) - 1 - (0 if self.calm else self.rng.randrange(2)))
             self.perform(self.writer.handle(LedgerRead(effect.request, outcome, self.history[known], known), self.now))
+            return
+        if isinstance(effect, LookForBookies):
+            self.perform(self.writer.handle(BookiesLookedFor(effect.request, self.rng.choice((Outcome.OK, Outcome.UNKNOWN))), self.now))
             return
         assert isinstance(effect, WriteLedger)
         if not self.calm and self.rng.random() < 0.3:

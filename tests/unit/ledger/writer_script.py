@@ -6,8 +6,20 @@ from array import array
 from collections.abc import Iterable
 from typing import Any
 
-from bk_core.protocol.effects import Complete, Effect, Fail, Log, ReadLedger, SendAdds, SendAndForget, SendRead, SetTimer, WriteLedger
-from bk_core.protocol.events import AddReply, BookieLost, Event, LedgerRead, LedgerWritten, Outcome, TimerFired
+from bk_core.protocol.effects import (
+    Complete,
+    Effect,
+    Fail,
+    Log,
+    LookForBookies,
+    ReadLedger,
+    SendAdds,
+    SendAndForget,
+    SendRead,
+    SetTimer,
+    WriteLedger,
+)
+from bk_core.protocol.events import AddReply, BookieLost, BookiesLookedFor, Event, LedgerRead, LedgerWritten, Outcome, TimerFired
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.placement import RandomPlacement
 from bk_core.protocol.ledger.write.writer import LedgerWriter, WriterOptions
@@ -117,6 +129,11 @@ class WriterScript:
         assert self.effects == [ReadLedger(write.request)]
         self.version = version
         return self.feed(LedgerRead(write.request, Outcome.OK, found, version))
+
+    def looked(self, outcome: Outcome = Outcome.OK) -> WriterScript:
+        """Answer the look at the registered bookies that the last step asked for."""
+        (look,) = self.of(LookForBookies)
+        return self.feed(BookiesLookedFor(look.request, outcome))
 
     # --- what came out ---------------------------------------------------------------------------------------------
 

@@ -125,6 +125,7 @@ class WriterBase(ABC):
         self._retries: dict[int, Retry] = {}
         self._staging: dict[int, Staging] = {}
         self._look_again_ns: int | None = None  # the time to look again after no bookie could be found (G-10)
+        self._look: int | None = None  # the request by which bookies are looked for, before a shortage ends the writer (EC-6)
         self._change: Change | None = None
         self._changes = 0
         self._requests = 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from bk_core.errors import LedgerClosedError, NotEnoughBookiesError, WriteFailedError
-from bk_core.protocol.effects import Effect, Log, ReadLedger, SetTimer, WriteLedger
+from bk_core.protocol.effects import Effect, Log, LookForBookies, ReadLedger, SetTimer, WriteLedger
 from bk_core.protocol.events import LedgerRead, LedgerWritten, Outcome
 from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.write.base import Change, WriterState
@@ -23,10 +23,13 @@ class ChangingWriter(FailingWriter):
 
     # --- decision ----------------------------------------------------------------------------------------------------
 
-    def _start_change(self, now_ns: int) -> list[Effect]:
-        """Begin a change for the failures recorded so far, or end the writer if there were too many changes (EC-5)."""
+    def _start_change(self, now_ns: int, *, has_looked: bool = False) -> list[Effect]:
+        """Begin a change for the failures recorded so far, or end the writer if there were too many changes (EC-5).
+
+        While bookies are looked for, nothing is decided. ``has_looked`` is True for the decision after that.
+        """
         failures = self._next_round()
-        if not failures:
+        if not failures or self._look is not None:
             return []
         if self._changes >= self._limits.ensemble_changes_max:  # EC-5
             message = f"ledger {self.ledger_id} changed its ensemble {self._changes} times, the limit"
@@ -35,7 +38,7 @@ class ChangingWriter(FailingWriter):
         chosen = self._replacements(removable, now_ns)
         if not chosen:
             pinned = not removable or self._starving()
-            return self._pinned_wait(failures, now_ns) if pinned else self._without_candidate(failures, now_ns)
+            return self._pinned_wait(failures, now_ns) if pinned else self._without_candidate(failures, now_ns, has_looked)
         self._changes += 1
         effects = self._propose(failures, chosen, now_ns)
         if self._pins():
@@ -50,15 +53,27 @@ class ChangingWriter(FailingWriter):
         others = [p for p in positions if p not in chosen and not self._starving()]
         return chosen | (self._placement.replace(ensemble, others, self._bookies_to_avoid(now_ns)) if others else {})
 
-    def _without_candidate(self, failures: Mapping[int, BookieId], now_ns: int) -> list[Effect]:
-        """Deal with failures for which no bookie is left. A writer closes the ledger at LAC, which needs no bookie (EC-6); a recovery stops
-        (RC-15); a guaranteed ledger waits (G-10)."""
+    def _without_candidate(self, failures: Mapping[int, BookieId], now_ns: int, has_looked: bool) -> list[Effect]:
+        """Deal with failures for which no bookie is left. What the placement knows may be a moment old, so the registered bookies are
+        looked at first, once for each decision. If there is still none, a writer closes the ledger at LAC, which needs no bookie (EC-6),
+        and a recovery stops (RC-15). A guaranteed ledger waits (G-10)."""
         if self._pins():
             return self._wait_for_bookies(now_ns) + self._pinned_wait(failures, now_ns)
+        if not has_looked:
+            self._look = self._request()
+            return [LookForBookies(self._look)]
         gone = ", ".join(failures.values())
         end = "it stays IN_RECOVERY" if self.recovering else f"it ends at entry {self.last_add_confirmed}"
         message = f"ledger {self.ledger_id}: no writable bookie can replace {gone}; {end}"
         return self._fatal(NotEnoughBookiesError(message, ledger=self.ledger_id, bookies=tuple(failures.values())))
+
+    def _looked_for(self, request: int, now_ns: int) -> list[Effect]:
+        """Decide about what is recorded by now, after the registered bookies were looked at (EC-6). If the failures went away meanwhile, or
+        the writer has ended, there is nothing to decide."""
+        if request != self._look:
+            return []
+        self._look = None
+        return self._start_change(now_ns, has_looked=True) if self.state is WriterState.OPEN else []
 
     def _propose(self, failures: dict[int, BookieId], chosen: Mapping[int, BookieId], now_ns: int) -> list[Effect]:
         """Ask for the change to be stored (EC-7). In a recovery it stays in this run until the closing compare-and-set (RC-15)."""

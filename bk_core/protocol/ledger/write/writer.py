@@ -29,6 +29,7 @@ from bk_core.protocol.events import (
     AddReply,
     BookieLost,
     BookiesChanged,
+    BookiesLookedFor,
     BytesDrained,
     Event,
     LedgerRead,
@@ -183,6 +184,8 @@ class LedgerWriter(ConfirmingWriter):
             case BookiesChanged(came):
                 self._forgive(came)
                 return self._look_again(now_ns)
+            case BookiesLookedFor(request):
+                return self._looked_for(request, now_ns)
             case _:
                 return []
 
