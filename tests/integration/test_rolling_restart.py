@@ -17,6 +17,7 @@ from bk_core.bookie import apache
 from bk_core.bookie.children import free_port
 from bk_core.bookie.local_cluster import LocalCluster, local_cluster
 from bk_core.errors import BookieUnavailableError, NotEnoughBookiesError
+from bk_core.metadata.tree.watches import BookiesWatch
 from tests import quick_java
 from tests.integration.conftest import APACHE_VERSION
 from tests.integration.patience import PATIENT, until
@@ -132,6 +133,39 @@ def test_a_rolling_restart_loses_nothing(started: Callable[[int], LocalCluster],
         assert len(fragments) == 1
     else:
         assert members >= len(fragments) - 1 >= 3
+
+
+@pytest.mark.parametrize("started", ["embedded"], indirect=True)
+def test_a_bookie_that_is_back_is_found_before_the_watch_has_told_of_it(
+    started: Callable[[int], LocalCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EC-6: the next one dies a moment after it has registered, and it is the only one that can take that one's place."""
+    cluster, telling, look = started(4), threading.Event(), BookiesWatch.look
+
+    def late(watch: BookiesWatch) -> None:
+        telling.wait(60)
+        look(watch)
+
+    telling.set()
+    monkeypatch.setattr(BookiesWatch, "look", late)
+    with bk_core.connect(cluster.uri, limits=PATIENT) as client, Traffic(client) as traffic:
+        try:
+            traffic.goes_on()
+            first, second, _ = (cluster.bookie_ids.index(one) for one in traffic.ledger.metadata.last_fragment.ensemble)
+            back = cluster.bookie_ids[first]
+            cluster.stop_bookie(first)
+            traffic.goes_on()
+            until(lambda: back not in client._session.bookies().writable, "the watch does not tell of what is gone")
+            telling.clear()
+            cluster.restart(first)
+            assert back not in client._session.bookies().writable
+            cluster.kill(second)
+            traffic.goes_on()
+        finally:
+            telling.set()
+    ensemble = traffic.ledger.metadata.last_fragment.ensemble
+    assert traffic.error is None and back in ensemble and cluster.bookie_ids[second] not in ensemble
+    assert traffic.seen == [b"%d" % n for n in range(traffic.written)]
 
 
 @OURS_ARE_DEEP
