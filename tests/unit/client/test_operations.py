@@ -16,6 +16,7 @@ from bk_core.errors import OperationTimeoutError
 from bk_core.net.link import BookieLink
 from bk_core.net.outstanding import Answer, Waiting
 from bk_core.protocol.effects import Complete, Effect, SetTimer
+from bk_core.protocol.events import BookiesChanged, TimerFired
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from bk_core.protocol.wire.messages import Request
@@ -53,6 +54,28 @@ def test_what_gets_on_may_take_longer_than_one_operation(client: bk_core.BookKee
     started = time.monotonic()
     assert run_machine(client._session, 1, machine, machine.start) == "done"
     assert time.monotonic() - started > 0.9
+
+
+@pytest.mark.parametrize("places", [True, False])
+def test_who_places_entries_is_told_which_bookies_come(client: bk_core.BookKeeper, places: bool) -> None:
+    """EC-6, RC-15: a recovery may take one that failed a moment ago and has registered anew. Nothing is told once it is over."""
+    session, heard = client._session, list[object]()
+
+    class Waiting(Steps):
+        def start(self) -> list[Effect]:
+            client.store.register_bookie("10.0.0.1:1", "10.0.0.1", 1)
+            return super().start()
+
+        def handle(self, event: object, now_ns: int) -> list[Effect]:
+            heard.append(event)
+            return [Complete(None, "done")] if isinstance(event, TimerFired) else []
+
+    machine = Waiting(1, told=True)
+    assert run_machine(session, 1, machine, machine.start, places_entries=places) == "done"
+    assert (BookiesChanged(frozenset({"10.0.0.1:1"})) in heard) is places
+    over: Future[bool] = Future()
+    session.reactor.post(lambda: over.set_result(not session._on_bookies))
+    assert over.result(30)
 
 
 def test_what_stands_still_ends_and_says_where(client: bk_core.BookKeeper) -> None:

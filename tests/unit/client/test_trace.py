@@ -14,8 +14,8 @@ from bk_core.client import BookKeeper, connect
 from bk_core.client.exploring.recorder import Recorder, _told
 from bk_core.client.exploring.trace import METADATA_STORE, Trace, TraceMessage, joined
 from bk_core.errors import ArgumentTypeError, InvalidArgumentError, LedgerFencedError
-from bk_core.protocol.effects import ReadLedger
-from bk_core.protocol.events import LedgerRead, Outcome
+from bk_core.protocol.effects import LookForBookies, ReadLedger
+from bk_core.protocol.events import BookiesLookedFor, LedgerRead, Outcome
 from bk_core.protocol.wire.messages import ForceLedgerRequest, WriteLacRequest
 from tests.unit.client.test_pictures import words
 
@@ -173,3 +173,14 @@ def test_an_operation_gets_no_answer_of_one_that_is_gone() -> None:
         recorder.hears(Operation(), LedgerRead(1, Outcome.OK), at)  # type: ignore[arg-type]
     (message,) = recorder.messages
     assert message.answered_ns is None and message.answer == ""
+
+
+@pytest.mark.parametrize("outcome", [Outcome.OK, Outcome.UNKNOWN])
+def test_a_look_at_the_registry_is_recorded(outcome: Outcome) -> None:
+    """EC-6."""
+    recorder, operation = Recorder("client", 100), Operation()
+    recorder.performs(operation, LookForBookies(3), 0)  # type: ignore[arg-type]
+    recorder.hears(operation, BookiesLookedFor(3, outcome), 9)  # type: ignore[arg-type]
+    (message,) = recorder.messages
+    assert (message.peer, message.verb, message.answered_ns, message.answer) == (METADATA_STORE, "list bookies", 9, outcome.name)
+    assert message.is_refused is (outcome is not Outcome.OK)
