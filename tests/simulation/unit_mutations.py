@@ -437,10 +437,17 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "if not named:",
         "test_rr20_the_bookie_that_takes_the_place_of_one_that_left_leaves_as_well",
     ),
+    _of(
+        _TARGETS,
+        "RR-20 (forgotten)",
+        "return [position for position in positions if span.ensemble[position] in known]",
+        "return positions",
+        "test_rr20_a_bookie_that_was_decommissioned_gets_no_place_back",
+    ),
     UnitMutation(
         "RR-14 (last look)",
         "bk_core.client.repair.draining",
-        "if report.writable or not is_writable.since():",
+        "if report.still_named or report.writable or seen is _Seen.NOT:",
         "if True:",
         "tests/unit/client/test_replication.py::test_rr14_a_bookie_that_stops_during_the_last_look_is_looked_for_again",
     ),
