@@ -59,6 +59,13 @@ def _of(where: tuple[str, str], rule: str, sound: str, broken: str, test: str) -
 
 
 UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
+    _of(
+        ("bk_core.protocol.ledger.write.base", _CHANGE[1]),
+        "RC-15 (close)",
+        " and self._look is None",
+        "",
+        "test_a_recovery_does_not_close_during_the_look",
+    ),
     _of(_CHANGE, "EC-6 (look)", "if not has_looked:", "if False:", "test_a_spare_that_the_look_finds_takes_the_place"),
     _of(
         _CHANGE,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from bk_core.errors import AddQuorumTimeoutError, LedgerFencedError, NotEnoughBookiesError, UnauthorizedError, WriteFailedError
-from bk_core.protocol.effects import Complete, Log, LookForBookies, WriteLedger
+from bk_core.protocol.effects import Complete, Log, LookForBookies
 from bk_core.protocol.events import BookiesChanged, BookiesLookedFor, Outcome
 from bk_core.protocol.ledger.metadata import Fragment, LedgerState
+from bk_core.protocol.ledger.recover.options import RecoveryOptions
 from bk_core.protocol.ledger.write.writer import EnsembleChangeMode, WriterOptions, WriterState
 from bk_core.protocol.wire.messages import Status
 from tests.unit.ledger.recovery_script import Script, body
@@ -206,11 +207,19 @@ def test_a_recovery_takes_the_spare_found() -> None:
     assert [one.bookie for one in script.added if one.bookie == "d"] == ["d"]
 
 
-def test_a_recovery_that_needs_no_bookie_any_more_does_not_stop() -> None:
-    """RC-15, RC-17: Qa bookies have taken the write-backs meanwhile."""
-    script = recovered("abc")
+@pytest.mark.parametrize("mode", [EnsembleChangeMode.IMMEDIATE, EnsembleChangeMode.DELAYED])
+def test_a_recovery_does_not_close_during_the_look(mode: EnsembleChangeMode) -> None:
+    """RC-15, RC-17, EC-3: Qa bookies take the write-back meanwhile. What comes of it is the mode's, and not a matter of which is faster."""
+    script = Script(bookies="abc", options=RecoveryOptions(ensemble_change=mode))
+    script.fence("ab")
+    script.answer("a", 0, body(0))
+    script.lost("c")
+    if mode is EnsembleChangeMode.DELAYED:
+        script.lost("b")
     (look,) = script.looks
-    script.stored_by("ab", 0)
+    script.stored_by("ab", 0)  # delayed, b's is a late answer, and so nothing is left to decide
     script.answer("ab", 1, Status.NO_ENTRY)
-    assert isinstance(script.written[-1], WriteLedger) and script.written[-1].metadata.state is LedgerState.CLOSED
-    assert script.feed(BookiesLookedFor(look.request)) == [] and not script.results
+    assert not script.is_closing and not script.results
+    script.feed(BookiesLookedFor(look.request))
+    assert script.is_closing is (mode is EnsembleChangeMode.DELAYED)
+    assert [type(one) for one in script.results] == ([] if script.is_closing else [NotEnoughBookiesError])

@@ -147,9 +147,9 @@ class WriterBase(ABC):
 
     @property
     def idle(self) -> bool:
-        """True if no entry is left to commit (G-2: to replicate fully) and no change is in flight."""
+        """True if no entry is left to commit (G-2: to replicate fully), no change is in flight and none waits for a look (EC-6)."""
         done = self.last_add_fully_replicated if self._guaranteed else self.acknowledged_head
-        return done == self.last_add_pushed and self._change is None
+        return done == self.last_add_pushed and self._change is None and self._look is None
 
     @property
     def unretired_bytes(self) -> int:
