@@ -44,16 +44,16 @@ class Steps:
 
 @pytest.fixture
 def client(uri: str) -> Iterator[bk_core.BookKeeper]:
-    with bk_core.connect(uri, operation_timeout_s=0.6) as bk:
+    with bk_core.connect(uri, operation_timeout_s=2.0) as bk:
         yield bk
 
 
 def test_what_gets_on_may_take_longer_than_one_operation(client: bk_core.BookKeeper) -> None:
     """A guaranteed ledger's recovery reads the whole last fragment (G-12); sixty seconds in all would be an arbitrary end."""
-    machine = Steps(20, told=True)
+    machine = Steps(50, told=True)
     started = time.monotonic()
     assert run_machine(client._session, 1, machine, machine.start) == "done"
-    assert time.monotonic() - started > 0.9
+    assert time.monotonic() - started > 2.2
 
 
 @pytest.mark.parametrize("places", [True, False])
@@ -81,7 +81,7 @@ def test_who_places_entries_is_told_which_bookies_come(client: bk_core.BookKeepe
 def test_what_stands_still_ends_and_says_where(client: bk_core.BookKeeper) -> None:
     """However busy it is."""
     machine = Steps(10_000, told=False)
-    with pytest.raises(OperationTimeoutError, match="recovering ledger 1 made no progress for 0.6 s .turning in circles."):
+    with pytest.raises(OperationTimeoutError, match="recovering ledger 1 made no progress for 2 s .turning in circles."):
         run_machine(client._session, 1, machine, machine.start, what="recovering")
 
 
@@ -91,7 +91,7 @@ def test_a_recovery_whose_bookies_never_answer_ends(client: bk_core.BookKeeper) 
         bookie = f"127.0.0.1:{silent.getsockname()[1]}"
         metadata = LedgerMetadata(1, 1, 1, LedgerState.OPEN, (Fragment(0, (bookie,)),))
         client.store.create_ledger(77, metadata_codec.encode(metadata))
-        with pytest.raises(OperationTimeoutError, match="recovering ledger 77 made no progress for 0.6 s .fencing."):
+        with pytest.raises(OperationTimeoutError, match="recovering ledger 77 made no progress for 2 s .fencing."):
             client.recover_ledger(77)
     assert client.ledger_metadata(77).state is LedgerState.IN_RECOVERY
 
@@ -108,16 +108,16 @@ def test_a_recovery_longer_than_one_operation(client: bk_core.BookKeeper, monkey
     started = time.monotonic()
     with client.recover_ledger(ledger.ledger_id) as reader:
         assert reader.last_add_confirmed == 39
-    assert time.monotonic() - started > 0.6
+    assert time.monotonic() - started > 2.0
 
 
 def slow_down(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every link answers reads 20 ms later, and only one entry is asked for at a time."""
+    """Every link answers reads 60 ms later, and only one entry is asked for at a time."""
     request = BookieLink.request
 
     def later(self: BookieLink, message: Request, timeout_ns: int, answer: Answer, reader: Hashable = None) -> Waiting:
         reactor = client._session.reactor
-        return request(self, message, timeout_ns, lambda *reply: reactor.call_later(20_000_000, lambda: answer(*reply)), reader)
+        return request(self, message, timeout_ns, lambda *reply: reactor.call_later(60_000_000, lambda: answer(*reply)), reader)
 
     monkeypatch.setattr(BookieLink, "request", later)
     monkeypatch.setattr("bk_core.protocol.ledger.recover.recovery.LedgerRecovery._window_entries", lambda self: 1)
