@@ -438,8 +438,13 @@ def _make_read_only(client: BookKeeper, bookie: str, address: str | None, quiet:
     if check_known(client, bookie) != WRITABLE:
         return
     check_room(client, bookie)
-    tell_read_only(client, bookie, True, address)
-    state = await_state(client, bookie, READ_ONLY)
+    try:
+        tell_read_only(client, bookie, True, address)
+        state = await_state(client, bookie, READ_ONLY)
+    except KeyboardInterrupt:
+        off = f"`bk bookie read-only {bookie} off` turns it writable again"
+        click.echo(f"bookie {bookie} may have been asked to turn read-only, and stays so then ({off}); nothing was moved", err=True)
+        raise
     if state == WRITABLE:
         raise BookieUnavailableError(f"bookie {bookie} was asked to turn read-only, and is still writable: see its log", bookie=bookie)
     if not quiet:

@@ -16,7 +16,7 @@ import pytest
 import bk_core
 from bk_core.bookie import standby
 from bk_core.bookie.embedded import EmbeddedBookie
-from bk_core.cli import output, switching
+from bk_core.cli import output, replication, switching
 from bk_core.cli.replication import _make_read_only
 from bk_core.client.doctor import http as bookie_http
 from bk_core.client.doctor.facts import cluster_facts
@@ -233,6 +233,21 @@ def test_a_bookie_that_goes_down_when_it_is_asked_is_not_read_only(
     with ending_http(client.store.register_bookie(bookie, "10.1.2.3", 3181).close) as address:
         _make_read_only(client, bookie, address, quiet=False)
     assert capfdbinary.readouterr().err.decode() == f"bookie {bookie} went down when it was asked\n"
+
+
+def test_an_interrupted_wait_says_how_the_bookie_may_be(
+    client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    def interrupted(*_: object) -> str:
+        raise KeyboardInterrupt
+
+    bookie = "10.1.2.3:3181"
+    registration = client.store.register_bookie(bookie, "10.1.2.3", 3181)
+    monkeypatch.setattr(replication, "await_state", interrupted)
+    with ending_http(lambda: registration.set_readonly(True)) as address, pytest.raises(KeyboardInterrupt):
+        _make_read_only(client, bookie, address, quiet=True)
+    said = capfdbinary.readouterr().err.decode()
+    assert f"bookie {bookie} may have been asked to turn read-only" in said and f"`bk bookie read-only {bookie} off`" in said
 
 
 def test_a_server_that_knows_no_such_thing(bk: Bk, client: bk_core.BookKeeper) -> None:
