@@ -115,22 +115,36 @@ def _forget(process: _Process, report: DecommissionReport, drain: Callable[[], N
 
 def _delete_cookie(process: _Process, report: DecommissionReport) -> bool:
     """Delete the cookie and return True; return False if there is none, or if the process is there within ``GONE_S`` seconds. It was
-    starting, and had looked at its cookie already, so it gets that back: it would go on without it, and not start again."""
+    starting, and had looked at its cookie already, so it gets that back: it would go on without it, and not start again. An interrupt in
+    these seconds puts the cookie back as well."""
     store = process.client.store
     try:
         kept = store.read_cookie(process.bookie).data
     except NoNodeError:
         return False
     process.client.delete_cookie(process.bookie)
+    is_gone = False
+    try:
+        is_gone = _stays_away(process, report)
+    except MetadataUnavailableError as error:
+        is_gone = True
+        text = f"the cookie of bookie {process.bookie} is deleted, and whether it was starting right then could not be seen"
+        raise error.retold(f"{text}: {error.args[0]}") from None
+    finally:
+        if not is_gone:
+            with suppress(NodeExistsError):
+                store.write_cookie(process.bookie, kept, None)
+    return is_gone
+
+
+def _stays_away(process: _Process, report: DecommissionReport) -> bool:
+    """Return True if the process is not seen for ``GONE_S`` seconds, and note in the report how it is back otherwise."""
     until = time.monotonic() + GONE_S
     while time.monotonic() < until:
-        is_running = process.look() is _Sign.RUNS
-        view = store.bookies()
+        is_running, view = process.look() is _Sign.RUNS, process.client.store.bookies()
         report.registered, report.writable = process.bookie in view.registered, process.bookie in view.writable
         if is_running or report.registered:
             report.runs_at = None if report.registered else process.address
-            with suppress(NodeExistsError):
-                store.write_cookie(process.bookie, kept, None)
             return False
         time.sleep(ENDS_POLL_S)
     return True

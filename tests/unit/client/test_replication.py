@@ -506,6 +506,32 @@ def test_a_process_that_had_read_its_cookie_gets_it_back(client: BookKeeper, mon
     assert (report.registered, report.writable, report.runs_at) == ((False, False, address) if back == "listens" else (True, True, None))
 
 
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), MetadataUnavailableError("there is no connection")])
+def test_an_end_right_after_the_deletion_of_a_cookie(client: BookKeeper, monkeypatch: pytest.MonkeyPatch, end: BaseException) -> None:
+    """Ctrl-C puts the cookie back, because nobody looked whether the bookie was starting. Without the store it stays deleted, and that is
+    told."""
+    monkeypatch.setattr(draining, "ENDS_S", 0.0)
+    client.store.write_cookie("127.0.0.1:2", b"5\n", None)
+    deleted, delete, bookies = [], client.delete_cookie, type(client.store).bookies
+
+    def deletes(bookie: str) -> bool:
+        deleted.append(bookie)
+        return delete(bookie)
+
+    def ends(store: Any) -> Any:
+        if deleted:
+            raise end
+        return bookies(store)
+
+    monkeypatch.setattr(client, "delete_cookie", deletes)
+    monkeypatch.setattr(type(client.store), "bookies", ends)
+    with pytest.raises(type(end)) as told:
+        client.decommission_bookie("127.0.0.1:2", delete_cookie=True)
+    is_interrupt = isinstance(end, KeyboardInterrupt)
+    assert deleted and ("127.0.0.1:2" in client.store.cookies()) is is_interrupt
+    assert is_interrupt or "the cookie of bookie 127.0.0.1:2 is deleted, and whether it was starting" in str(told.value)
+
+
 def test_decommission_forgets_a_dead_bookie_at_whose_address_another_one_is(client: BookKeeper) -> None:
     """That proves its end. The other one came before the command, or has the address in another spelling."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
