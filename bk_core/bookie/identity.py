@@ -128,7 +128,8 @@ def kept_address(directory: Path) -> tuple[str, int] | None:
     path = directory / "address"
     if not path.exists():
         return None
-    host, _, port = path.read_text().strip().rpartition(":")
-    if not host or not port.isdigit():
-        raise InvalidArgumentError(f"{path} does not hold host:port")
+    host, _, port = path.read_text(errors="replace").strip().rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()):
+        text = f"{path} does not hold host:port, the id by which ledgers name this bookie"
+        raise InvalidArgumentError(f"{text}: write it there again (`bk bookie ls` lists those of the cluster)")
     return host, int(port)
