@@ -115,8 +115,12 @@ def record_intent(client: LogClient, log: str, intent: Intent) -> bool:
     """False if there is an intent of that number already that is not this one: another cluster uses the log root, or used it (OWN-5)."""
     data = json.dumps(intent.stored()).encode()
     path = intent_path(log, intent.ledger_id, intent.purpose)
-    # a cluster never issues an id twice, so what a janitor has forgotten since was our own first try
-    return create_once(client.store, path, data, time.monotonic() + update_timeout_s(client)) is not False
+    deadline = time.monotonic() + update_timeout_s(client)
+    # What is gone when it is looked at was another cluster's, or our own first try that a janitor has forgotten. Either way the number has
+    # no intent now, and it is ours: a cluster never issues an id twice.
+    while (recorded := create_once(client.store, path, data, deadline)) is None:
+        pass
+    return recorded
 
 
 def change_intent(

@@ -29,6 +29,7 @@ from bk_core.errors import (
     MetadataFormatError,
     MetadataOutcomeUnknownError,
     NoClusterError,
+    NodeExistsError,
     NoSuchLedgerError,
     NoSuchLogError,
     WrongClusterError,
@@ -426,6 +427,21 @@ def test_who_forgets_an_intent_again_looks_at_it_again(client: Any) -> None:
     client.store = Store(honest, delete=delete)
     forget_intent(client, "a", ledger_id)
     assert lost and client.store.children("intents/a") == [str(ledger_id)]
+
+
+def test_no_ledger_is_made_on_an_intent_that_went_while_it_was_looked_at(client: Any) -> None:
+    """OWN-5: it was another cluster's, which forgets it right then. Nobody would look after the ledger."""
+    log_id, honest, seen = create_log(client, "a", RAW).log_id, client.store, []
+
+    def create(path: str, data: bytes) -> int:
+        if path.startswith("intents/a/") and not seen:
+            seen.append(path)
+            raise NodeExistsError("it is there")
+        return int(honest.create(path, data))
+
+    client.store = Store(honest, create=create)
+    handle = create_intended(client, "a", RAW, log_id=log_id)
+    assert seen == [f"intents/a/{handle.ledger_id}"] and list(intents_of(client, "a")) == [handle.ledger_id]
 
 
 def test_an_intent_whose_first_answer_was_lost_is_ones_own(client: Any) -> None:
