@@ -445,13 +445,13 @@ class Session:
                 try:
                     self.reactor.post(partial(tell, left[0], self.store.resolve(left[0])))
                 except MetadataUnavailableError:
-                    return  # nobody answers about the others either
+                    raise  # nobody answers about the others either
                 except BkError:
                     pass
                 left.popleft()
 
         def asked(result: object, error: Exception | None) -> None:
-            if left and error is None and not self._over:
+            if isinstance(error, MetadataUnavailableError) and not self._over:
                 self.reactor.call_later(ASK_AGAIN_NS, partial(self._addresses_of, tuple(left), tell, then))
             else:
                 then(result, error)

@@ -23,6 +23,7 @@ from tests.simulation.links import Network, SimLink, SimNames, SimReactor
 
 QUARANTINE_S = 5.0
 STORE_GIVES_UP_NS = 10_000_000_000
+STORE_LOOK_NS = 100_000_000
 
 
 class SimStore:
@@ -88,11 +89,17 @@ class SimSession(Session):
         return self._suspects.members()
 
     def metadata_call(self, function: Callable[[], Any], then: Callable[[Any, Exception | None], None]) -> None:
+        def fails(at_ns: int) -> None:
+            """Fail at the end of the outage, which may come earlier than was said, or after ten seconds."""
+            left_ns = min(at_ns, self.sim_store.out_until_ns + 1_000_000) - self.world.now
+            if left_ns > 0:
+                self.world.at(min(STORE_LOOK_NS, left_ns), lambda: fails(at_ns))
+            else:
+                then(None, MetadataUnavailableError("nobody answers"))
+
         def call() -> None:
             if self.world.now < self.sim_store.out_until_ns:
-                error = MetadataUnavailableError("nobody answers")
-                wait_ns = min(STORE_GIVES_UP_NS, self.sim_store.out_until_ns - self.world.now + 1_000_000)
-                self.world.at(wait_ns, lambda: then(None, error))
+                fails(self.world.now + STORE_GIVES_UP_NS)
                 return
             try:
                 found = function()
