@@ -64,7 +64,7 @@ class LogTruth:
         self.untimely: list[str] = []  # commit times that go back, and young commits that retention took
         self.ghosts: list[int] = []  # ledgers that were gone, or condemned, when they were listed
         self.hosts_ms: dict[str, int] = {}  # how far the clocks of hosts are ahead; those that are not here are right
-        self.made_ms: dict[int, int] = {}  # when the end of a ledger was first to be listed, on the store's clock
+        self.made_ms: dict[int, int] = {}  # the earliest time at which the end of a ledger was to be listed, on the store's clock
         self.chunks: dict[int, Chunk] = {}
         self.sealed = 0
         self._closed: dict[int, None] = {}
@@ -194,7 +194,8 @@ class LogClient(Client):
     def _close_live(self, value: LedgerList, ledger_id: int, at_ms: int) -> LedgerList:
         if self.name in self.log.hosts_ms:
             self.world.probes["a commit was recorded on a host whose clock is hours wrong"] += 1
-        self.log.made_ms.setdefault(ledger_id, self.store.clock_ms())
+        now_ms = self.store.clock_ms()  # which goes back when another server leads
+        self.log.made_ms[ledger_id] = min(now_ms, self.log.made_ms.get(ledger_id, now_ms))
         return value.close_live(ledger_id, self.ends[ledger_id], size_up_to(self.ends[ledger_id]), at_ms)
 
     def deliver(self, effect: log_effects.Deliver) -> None:
