@@ -148,6 +148,36 @@ cli.main(["one"])
     assert told_when_unread(program) == b"thrown away\n"
 
 
+def test_a_signal_that_is_late_ends_the_command_all_the_same() -> None:
+    """It comes while the dropped error of the one before is taken note of, and Python drops its error, too."""
+    program = """
+import os, signal, sys, threading
+from bk_core import cli
+from bk_core.cli import unread
+taken = unread._Watch.on_dropped
+def late(self, dropped):
+    taken(self, dropped)
+    os.kill(os.getpid(), signal.SIGPIPE)
+unread._Watch.on_dropped = late
+def runs():
+    try:
+        yield 1
+    finally:
+        threading.Event().wait(600)
+@cli.cli.command("one")
+@unread.ended_unread()
+def one():
+    one = runs()
+    next(one)
+    print("here", flush=True)
+    del one
+    print("thrown away", file=sys.stderr)
+    threading.Event().wait(600)
+cli.main(["one"])
+"""
+    assert told_when_unread(program) == b"thrown away\n"
+
+
 def test_an_error_of_another_finalizer_is_told_as_ever() -> None:
     program = """
 from bk_core import cli
