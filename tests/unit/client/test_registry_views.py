@@ -283,7 +283,7 @@ class Late(Slow):
 
 
 def looked(session: Session, count: int = 1) -> list[Exception | None]:
-    """What ``count`` writers are told that ask for a look in one go."""
+    """Return the answers to ``count`` writers that ask for a look in one go."""
     told: list[Future[Exception | None]] = [Future() for _ in range(count)]
 
     def ask() -> None:
