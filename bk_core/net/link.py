@@ -131,6 +131,7 @@ class BookieLink(ConnectingLink):
             return False
         if self._connected or self._connecting:
             self._drop(Status.UNAVAILABLE, f"the bookie moved to {host_port(*address)}", backoff=False)
+        self.returned()  # the pause was about the address that it has no more
         return True
 
     def given_away(self, address: tuple[str, int], bookie: BookieId) -> None:
@@ -149,7 +150,8 @@ class BookieLink(ConnectingLink):
         return True
 
     def returned(self) -> None:
-        """Learn that the bookie has registered anew: the next attempt to connect waits for no pause that its absence has made (LINK-7)."""
+        """Learn that the bookie has registered anew, or elsewhere: the next attempt to connect waits for no pause that its absence has made
+        (LINK-7)."""
         self._backoff_ns = BACKOFF_FIRST_NS
         self._blocked_until_ns = 0
         if self._reconnect is not None:

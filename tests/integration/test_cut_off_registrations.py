@@ -58,8 +58,8 @@ class Shelf:
 
 
 def links(client: bk_core.BookKeeper, bookie: str) -> set[int]:
-    """Return the ports at which this client is connected for a bookie."""
-    mine = [link for (of, _, _), link in list(client._session._links.items()) if of == bookie]
+    """Return the port to which this client sends a bookie's entries, if it is connected. What it asks goes over others (LINK-4)."""
+    mine = [link for (of, kind, _), link in list(client._session._links.items()) if (of, kind) == (bookie, "data")]
     return {link._target[3][1] for link in mine if link.is_connected and link._target}
 
 

@@ -253,6 +253,32 @@ def test_a_bookie_that_moved(world: World) -> None:
             assert world.next() == ("moving", Status.OK)
 
 
+def test_a_bookie_found_elsewhere_is_not_waited_for(world: World) -> None:
+    """LINK-7: the pause belongs to the address that another bookie has now. A writer without a spare would end in it."""
+    where = [world.listener.getsockname()]
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        link = world.on_reactor(lambda: BookieLink(world.reactor, "b", "v2", lambda bookie, then: then(where[0], ""), 1 << 20))
+        world.links.append(link)
+        old = world.warm(link)
+        before, where[0] = where[0], elsewhere.getsockname()
+        adds = run_of(0, 3)
+
+        def at_once() -> None:
+            link.listen(LEDGER, world)
+            link.given_away(before, "other")
+            link.moved(where[0])
+            link.send_adds(adds, 0, 0, 1, 1)
+
+        world.on_reactor(at_once)
+        elsewhere.settimeout(PATIENCE_S)
+        peer, _ = elsewhere.accept()
+        with peer:
+            world.requests(peer, 3)
+        assert old.recv(1) == b""
+        assert world.next() == ("lost", Status.UNAVAILABLE)  # of the connection to where it was
+        assert world.told.empty()
+
+
 def test_what_cannot_be_handled_ends_the_connection(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """LINK-9: everybody is told at once, nothing of the bytes is left, and the next connection works."""
     link = world.link()
