@@ -41,10 +41,17 @@ class ConnectingLink(AnsweredLink):
         if self._reactor.now_ns() < self._blocked_until_ns:
             return False
         self._connecting = True
+        self._ask_where()
+        return True
+
+    def _ask_where(self) -> None:
+        """Begin an attempt: ask for the bookie's address. What an attempt under way has found out is forgotten, and those who wait go on
+        waiting."""
+        self._forget_socket()
         self._attempt += 1
         self._attempt_until_ns = None  # the resolver has time limits of its own
+        self._asks_where, self._found_at = True, None
         self._resolve(self.bookie, partial(self._resolved, self._attempt))
-        return True
 
     def _waits_out(self, message: Request) -> bool:
         """Return True if the request waits for the next attempt to connect: the pause before it is no answer of the bookie, unless the last
@@ -70,7 +77,11 @@ class ConnectingLink(AnsweredLink):
     def _resolved(self, attempt: int, address: tuple[str, int] | None, problem: str) -> None:
         if not self._is_current(attempt):
             return
-        self._short = False
+        found_at = self._found_at
+        if address is not None and found_at not in (None, address):
+            self._ask_where()  # one of the two answers is from before the bookie moved
+            return
+        self._short = self._asks_where = False
         if address is None:
             self._look_for_shortage()
             self._not_connected(problem)
@@ -135,9 +146,9 @@ class ConnectingLink(AnsweredLink):
 
     def _note_shortage(self, error: OSError) -> None:
         text = shortage_text(error)
+        self._short = text is not None and name_of(error) in EVERYWHERE
         if text is None:
             return
-        self._short = name_of(error) in EVERYWHERE
         if self._on_short is not None:
             self._on_short(name_of(error), text)
 

@@ -129,7 +129,9 @@ class BookieLink(ConnectingLink):
         """Learn that the bookie is registered at ``address``. Return True if the link looked for it elsewhere (LINK-4)."""
         if self.address is None or self.address == address:
             return False
-        if self._connected or self._connecting:
+        if self._asks_where:
+            self._found_at = address
+        elif self._connected or self._connecting:
             self._drop(Status.UNAVAILABLE, f"the bookie moved to {host_port(*address)}", backoff=False)
         self.returned()  # the pause was about the address that it has no more
         return True
@@ -137,9 +139,16 @@ class BookieLink(ConnectingLink):
     def given_away(self, address: tuple[str, int], bookie: BookieId) -> None:
         """Learn that another ``bookie`` has registered at ``address``, which this link may have in another spelling, or by a name
         (LINK-4)."""
-        mine = [self.address, None if self._target is None else self._target[3][:2]]
-        if self._socket is not None and any(one is not None and meet(one, address) for one in mine):
+        if self._asks_where or self.address is None or not (self._connected or self._connecting):
+            return
+        if self._socket is not None and self._target is not None and any(meet(one, address) for one in (self.address, self._target[3][:2])):
             self._drop(Status.UNAVAILABLE, f"{host_port(*address)} is the address of bookie {bookie} now")
+        elif self._connecting and self.address[1] == address[1] and (self._socket is None or self._has_before_it(address)):
+            self._ask_where()  # of a name that is being looked up nobody knows where it leads
+
+    def _has_before_it(self, address: tuple[str, int]) -> bool:
+        """Return True if the attempt to connect will try ``address``."""
+        return any(meet(target[:2], address) for _, _, _, target in self._addresses)
 
     def renamed(self, name: tuple[str, int], found: Sequence[Address]) -> bool:
         """Learn that the bookie's ``name``, a host and a port, has the addresses ``found``. Return True if the link is connected to another
@@ -217,7 +226,6 @@ class BookieLink(ConnectingLink):
                     count = received.receive(source)
                 if count:
                     self._backoff_ns = BACKOFF_FIRST_NS
-                    self.failed_recently = False
                     self._heard = True
                     now = self._reactor.now_ns()
                     self._health.heard(now)
@@ -328,7 +336,7 @@ class BookieLink(ConnectingLink):
             if backoff and status is not Status.NOT_ADMITTED:  # a refusal before this one may hold no more (LINK-10)
                 self._tell_of_entry(None)
         self._forget_socket()
-        self._connecting = self._connected = False
+        self._connecting = self._connected = self._asks_where = False
         self._output.clear()
         self._input.clear()
         arrived, self._arriving = self._arriving, None
@@ -338,7 +346,6 @@ class BookieLink(ConnectingLink):
         self._refused = not was_connected
         self._refusal = Status.NOT_ADMITTED if status is Status.NOT_ADMITTED else Status.UNAVAILABLE
         if backoff:
-            self.failed_recently = True
             self._blocked_until_ns = self._reactor.now_ns() + self._backoff_ns
             self._backoff_ns = min(self._backoff_ns * 2, BACKOFF_LAST_NS)
             log.info("bookie %s: connection lost (%s)", self.bookie, why)

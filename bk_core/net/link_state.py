@@ -78,8 +78,7 @@ class LinkState(ABC):
         admitted, or None when it is, or when the last attempt failed for another reason (LINK-10)."""
         self.bookie = bookie
         self.protocol = protocol
-        self.failed_recently = False
-        self.address: tuple[str, int] | None = None  # the address that it is connected to or tries
+        self.address: tuple[str, int] | None = None  # the address that it is connected to, tries or tried last
         self._reactor = reactor
         self._resolve = resolve
         self._broke = broke  # called when the connection is lost or cannot be made, before anybody who waits on it is told
@@ -120,6 +119,8 @@ class LinkState(ABC):
         self._target: Address | None = None  # the one of them that it is connected to or tries
         self._attempt = 0
         self._attempt_until_ns: int | None = None
+        self._asks_where = False  # the attempt has no address yet; ``address`` is that of an earlier one
+        self._found_at: tuple[str, int] | None = None  # the bookie was found here, and not at ``address``, meanwhile
         self._reconnect: Timer | None = None
         self._writing = False
         self._flush_posted = False

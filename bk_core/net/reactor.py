@@ -138,7 +138,7 @@ class Reactor:
         self._at_turn_end.append(function)
 
     def call_later(self, after_ns: int, callback: Callable[[], None]) -> Timer:
-        """Run ``function`` after ``delay_ns``. Only the reactor thread may call this."""
+        """Run ``callback`` after ``after_ns``. Only the reactor thread may call this."""
         timer = Timer(callback)
         self._sequence += 1
         heapq.heappush(self._timers, (time.monotonic_ns() + after_ns, self._sequence, timer))

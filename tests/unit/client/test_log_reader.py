@@ -220,7 +220,7 @@ def follower(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> Ite
                 traffic.heard(message)
                 return real.request(message, *rest)
 
-            return SimpleNamespace(request=request, failed_recently=False, listen=real.listen, unlisten=real.unlisten, forget=real.forget)
+            return SimpleNamespace(request=request, listen=real.listen, unlisten=real.unlisten, forget=real.forget)
 
         def open_ledger(*ids: Any, **settings: Any) -> Any:
             traffic.opens += 1

@@ -20,6 +20,7 @@ from bk_core.net.names import Address, Names
 from bk_core.net.reactor import Reactor
 from bk_core.protocol.ledger.run import PackedAdds
 from bk_core.protocol.wire.messages import ReadRequest, Status
+from tests.integration.patience import until
 
 PATIENCE_S = 20.0
 S = 1_000_000_000
@@ -108,7 +109,7 @@ def test_no_bookie_is_blamed_and_the_next_request_tries_at_once(world: World, li
     for _ in range(5):
         assert world.read() is Status.UNAVAILABLE
         assert world.short.get(timeout=PATIENCE_S) == errno.errorcode[world.link.code]
-    assert world.broke == [] and world.link._backoff_ns == BACKOFF_FIRST_NS and not world.link.failed_recently
+    assert world.broke == [] and world.link._backoff_ns == BACKOFF_FIRST_NS
     world.link.code = 0
     world.reactor.post(lambda: world.link.request(ReadRequest(0, 1, 0), 30 * S, lambda status, _: world.answers.put(status)))
     with listener.accept()[0] as peer:
@@ -133,6 +134,23 @@ def test_adds_wait_for_a_descriptor(world: World, listener: socket.socket) -> No
     with listener.accept()[0] as peer:
         assert peer.recv(4) == b"add!"
     assert world.lost == [] and world.broke == []
+
+
+@indirectly(errno.EMFILE)
+def test_a_refusal_behind_a_shortage_is_the_bookies(world: World, listener: socket.socket) -> None:
+    """SES-9: adds have waited for a descriptor, and then nobody listens there."""
+    run = PackedAdds(1, 0, 1, b"add!", memoryview(array("q", (0, 4))))
+    listener.close()
+
+    def send() -> None:
+        world.link.listen(1, world)
+        world.link.send_adds(run, 0, 0, 1, 1)
+
+    world.on_reactor(send)
+    world.short.get(timeout=PATIENCE_S)
+    world.link.code = 0
+    until(lambda: bool(world.lost), "nobody is told of the refusal")
+    assert world.lost == [Status.UNAVAILABLE] and world.broke == [1]
 
 
 @indirectly(errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM)
