@@ -22,6 +22,7 @@ class TreeUnderreplication:
         self._nodes = nodes
         self._root = root
         self._held: set[int] = set()
+        self._votes: set[str] = set()  # those that a candidate of this session has
         self._guard = Lock()
 
     # marks -----------------------------------------------------------------------------------------------------------
@@ -177,27 +178,43 @@ class TreeUnderreplication:
         return _Candidate(self, owner)
 
     def cast(self, owner: str, vote: str | None) -> str:
-        """Return the path of this session's vote, which is cast if ``vote`` is gone. After a lost answer the vote that it was about is
+        """Return the path of a candidate's vote, which is cast if ``vote`` is gone. After a lost answer the vote that it was about is
         looked for, and taken."""
-        if vote is not None and self._is_mine(vote):
-            return vote
+        if vote is not None:
+            if self._is_mine(vote):
+                return vote
+            self._votes.discard(vote)
         path = f"{self._root}/{layout.VOTES}/{layout.VOTE}"
         data = layout.encode_lock(owner)
         for _ in range(_TRIES_MAX):
             try:
-                return self._nodes.create_numbered(path, data)
+                made = self._nodes.create_numbered(path, data)
+                self._votes.add(made)
+                return made
             except NoNodeError:
                 self._nodes.make_parents(path, self._root)
             except MetadataOutcomeUnknownError:
                 for found in self.votes():
-                    if self._is_mine(found):
+                    if self.adopt(found):
                         return found
         raise MetadataError(f"no vote for the auditor could be cast at {path}")
 
+    def adopt(self, vote: str) -> bool:
+        """Take a vote of this session that no candidate has, and return True. The answer to its creation was lost, and it was not to be
+        seen when it was looked for: a second one stands behind it until the session ends, and so does everybody else's."""
+        if vote in self._votes or not self._is_mine(vote):
+            return False
+        self._votes.add(vote)
+        return True
+
     def withdraw(self, vote: str) -> None:
-        """Take a vote of this session back. If that fails, the node goes with the session."""
+        """Take a candidate's vote back, and those that nobody has. If that fails, they go with the session."""
+        self._votes.discard(vote)
         with suppress(MetadataError):
             self._nodes.remove_own(vote)
+            for other in self.votes():
+                if other not in self._votes and self._is_mine(other):
+                    self._nodes.remove_own(other)
 
     def recovery_delay_s(self) -> int | None:
         try:
@@ -237,8 +254,12 @@ class _Candidate:
         self._vote: str | None = None
 
     def is_elected(self) -> bool:
-        self._vote = self._store.cast(self._owner, self._vote)
-        return self._store.votes()[:1] == [self._vote]
+        mine = self._vote = self._store.cast(self._owner, self._vote)
+        first = next(iter(self._store.votes()), None)
+        if first is not None and first != mine and self._store.adopt(first):
+            self._vote = first
+            self._store.withdraw(mine)
+        return first == self._vote
 
     def withdraw(self) -> None:
         if self._vote is not None:

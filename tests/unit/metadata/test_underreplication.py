@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from bk_core.errors import MetadataFormatError, MetadataOutcomeUnknownError
+from bk_core.errors import MetadataFormatError, MetadataOutcomeUnknownError, MetadataUnavailableError
 from bk_core.metadata import open_store
 from bk_core.metadata import underreplication as nodes
 from bk_core.metadata.tree.underreplication import TreeUnderreplication
@@ -107,3 +108,82 @@ def test_stores_share_locks_and_closing_one_ends_its_own() -> None:
     assert two.underreplication().lock(1, "two") is not None
     assert not two.underreplication().is_disabled()
     two.close()
+
+
+class Votes:
+    """One session's view of the nodes of votes. The answer to the creation of one is lost if so asked, and so many lists fail behind it."""
+
+    def __init__(self, nodes: dict[str, tuple[bytes, int]], session: int) -> None:
+        self._of_all, self._session = nodes, session
+        self.is_lost, self.fail, self.hide = False, 0, 0
+
+    def session_id(self) -> int:
+        return self._session
+
+    def create_numbered(self, path: str, data: bytes) -> str:
+        made = f"{path}{sum(1 for _ in self._of_all):010d}"
+        self._of_all[made] = data, self._session
+        if self.is_lost:
+            self.is_lost = False
+            raise MetadataOutcomeUnknownError("the answer was lost")
+        return made
+
+    def children(self, _path: str) -> list[str]:
+        if self.fail:
+            self.fail -= 1
+            raise MetadataUnavailableError("nobody answers")
+        there = sorted(path.rpartition("/")[2] for path, (data, _) in self._of_all.items() if data)
+        if self.hide:
+            self.hide -= 1
+            return there[:-1]  # the server is behind
+        return there
+
+    def stat(self, path: str) -> Any:
+        data, session = self._of_all[path]
+        return SimpleNamespace(owner=session) if data else None
+
+    def get(self, path: str) -> Any:
+        return SimpleNamespace(data=self._of_all[path][0])
+
+    def remove_own(self, path: str) -> None:
+        self._of_all[path] = b"", 0
+
+
+@pytest.mark.parametrize("trouble", ["fail", "hide"])
+def test_a_vote_whose_answer_was_lost_is_taken_when_it_is_seen(trouble: str) -> None:
+    """It stood before all others, and nobody had it: no host was elected until its session ended."""
+    nodes: dict[str, tuple[bytes, int]] = {}
+    mine, other = Votes(nodes, 11), Votes(nodes, 22)
+    first = TreeUnderreplication(mine, "/ledgers").candidate("host-1")  # type: ignore[arg-type]
+    second = TreeUnderreplication(other, "/ledgers").candidate("host-2")  # type: ignore[arg-type]
+    mine.is_lost = True
+    setattr(mine, trouble, 1)
+    if trouble == "fail":
+        with pytest.raises(MetadataUnavailableError):
+            first.is_elected()
+    assert [first.is_elected() for _ in range(2)] == [True, True] and not second.is_elected()
+    assert sum(1 for data, _ in nodes.values() if data) == 2  # one of each host
+    first.withdraw()
+    assert second.is_elected() and TreeUnderreplication(other, "/ledgers").auditor() == "host-2"  # type: ignore[arg-type]
+
+
+def test_a_vote_that_nobody_has_goes_with_the_candidate() -> None:
+    nodes: dict[str, tuple[bytes, int]] = {}
+    mine, other = Votes(nodes, 11), Votes(nodes, 22)
+    assert TreeUnderreplication(other, "/ledgers").candidate("host-2").is_elected()  # type: ignore[arg-type]
+    first = TreeUnderreplication(mine, "/ledgers").candidate("host-1")  # type: ignore[arg-type]
+    mine.is_lost, mine.fail = True, 1
+    with pytest.raises(MetadataUnavailableError):
+        first.is_elected()
+    assert not first.is_elected() and sum(1 for data, _ in nodes.values() if data) == 3
+    first.withdraw()
+    assert [session for data, session in nodes.values() if data] == [22]
+
+
+def test_two_candidates_of_one_session_have_a_vote_each() -> None:
+    mine = Votes({}, 11)
+    store = TreeUnderreplication(mine, "/ledgers")  # type: ignore[arg-type]
+    first, second = store.candidate("host-1"), store.candidate("host-1")
+    assert [first.is_elected(), second.is_elected(), first.is_elected()] == [True, False, True]
+    first.withdraw()
+    assert second.is_elected()
