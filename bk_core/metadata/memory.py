@@ -432,8 +432,12 @@ class _MemoryBookiesWatch:
                 return
             view = self._bookies()
             if even_if_same or view != self._seen:
-                self._seen = view
-                self._callback(view)
+                before, self._seen = self._seen, view
+                try:
+                    self._callback(view)
+                except BaseException:  # an interrupt: the next look tells it
+                    self._seen = before
+                    raise
 
     def cancel(self) -> None:
         self._cancelled = True

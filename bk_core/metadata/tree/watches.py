@@ -250,8 +250,12 @@ class BookiesWatch(_KeptWatch):
             self._compare(self._on_event)
 
     def refresh(self) -> None:
-        with self._looking:
-            self._compare(None)  # changes are noticed by what the last look of the keeper left with the servers
+        try:
+            with self._looking:
+                self._compare(None)  # changes are noticed by what the last look of the keeper left with the servers
+        except BaseException:
+            self._on_event(None)  # it may have been an interrupt, and nothing else may lead to another look
+            raise
 
     def _compare(self, arm: Arm | None) -> None:
         if self._cancelled or self._seen is None:
@@ -265,8 +269,13 @@ class BookiesWatch(_KeptWatch):
         anew = self._seen.registered & view.registered & changed  # gone and back between two looks: both lists have them
         if callback is None or (view == self._seen and not anew):
             return
-        self._seen = view
-        callback(replace(view, anew=anew))
+        before, self._seen = self._seen, view
+        try:
+            callback(replace(view, anew=anew))
+        except BaseException:  # an interrupt of whoever looked: the others are to be told nevertheless
+            self._seen = before
+            self._changed.extend(changed)
+            raise
 
     def registration_changed(self, bookie: BookieId) -> None:
         """Note that a registration was changed or is gone, and look. Any thread."""

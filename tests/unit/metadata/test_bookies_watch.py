@@ -115,6 +115,45 @@ def test_the_view_of_a_slow_look_comes_before_a_newer_one(keeper: Keeper) -> Non
     assert views == [ALL, BookieView(("old:1",), ()), last]
 
 
+def test_a_change_that_an_interrupt_kept_from_being_told_is_told(keeper: Keeper) -> None:
+    """Ctrl-C strikes in ``create_ledger``, which looks on the thread of the user. Nothing else may lead to another look."""
+    registry, told = Registry(ALL), SimpleQueue[BookieView]()
+    interrupts: list[BaseException] = []
+
+    def tell(view: BookieView) -> None:
+        if interrupts:
+            raise interrupts.pop()
+        told.put(view)
+
+    watch = watched(keeper, registry, tell)
+    assert told.get(timeout=PATIENCE_S) == ALL
+    registry.view = BookieView(("new:1",), ())
+    interrupts.append(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        watch.refresh()
+    assert told.get(timeout=PATIENCE_S) == registry.view
+
+
+def test_a_change_that_an_interrupt_kept_from_being_told_is_told_by_the_next_look_in_memory() -> None:
+    store = open_store(f"memory://{uuid.uuid4().hex}")
+    store.initialize_cluster()
+    told: list[BookieView] = []
+    interrupts: list[BaseException] = []
+
+    def tell(view: BookieView) -> None:
+        if interrupts:
+            raise interrupts.pop()
+        told.append(view)
+
+    watch = store.watch_bookies(tell)
+    interrupts.append(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        store.register_bookie("a:1", "a", 1)
+    watch.refresh()
+    assert told == [BookieView((), ()), BookieView(("a:1",), ())]
+    store.close()
+
+
 @pytest.mark.parametrize("lazy", [False, True], ids=["memory", "lazy"])
 def test_a_refresh_of_other_stores_is_a_look_of_the_watch(lazy: bool) -> None:
     name = f"memory://{uuid.uuid4().hex}"
