@@ -65,7 +65,7 @@ T = TypeVar("T")
 
 METADATA_THREADS = 4
 CLOSE_S = 10.0
-ASK_AGAIN_NS = 200_000_000  # the pause before addresses are asked for again that nobody told
+ASK_AGAIN_NS = 200_000_000  # the pause before the store is asked again for addresses and racks that it did not tell
 MOVED_LATELY_NS = 60_000_000_000  # a read takes less, and one that is asked again in vain does it once
 # The statuses of an operation that lacks connections.
 BEHIND_A_SHORTAGE = (ReadError, RecoveryFailedError, NotEnoughBookiesError, AddQuorumTimeoutError, WriteFailedError, OperationTimeoutError)
@@ -123,7 +123,7 @@ class Session:
         self.home = Home()
         self.counts = ClientCounts(f"the client of {config.shown_uri}")
         self._over = self._ended = False
-        self.racks = self._new_racks()
+        self.racks: RackMap | ScriptedRacks | None = None
         self.reactor = Reactor()
         self.rng = random.Random()
         self.rotation = self.rng.randrange(1 << 16)  # with the ledger id it chooses the replica that is read first (RD-2)
@@ -152,12 +152,13 @@ class Session:
         self.security = config.bookie_security
         if self.security is not None:
             self._preparing = Preparations(self.security, self.reactor.post)
-        self.placement = self._new_placement(self.racks)
         self._on_bookies: dict[Informed, None] = {}
         self.adds = AddWindow(config.limits.unretired_entries_max, self.counts.add_wait_seconds)
         self._read_gauges()
         self._watch: RegistryWatch | None = None
         try:
+            self.racks = self._new_racks()
+            self.placement = self._new_placement(self.racks)
             self._watch = store.watch_bookies(self._bookies_changed)
             self._settle_racks()
         except BaseException:
@@ -179,7 +180,15 @@ class Session:
         if (script := settings.script_of_racks) is not None:
             names = Names(lambda tell: tell())  # a client that connects waits for the racks, and not on the reactor thread
             return ScriptedRacks(self.store, RackScript(script, settings.rack_script_timeout_s), names.lookup)
-        return RackMap(self.store, settings.racks)
+        return RackMap(self.store, settings.racks, self._ask_later)
+
+    def _ask_later(self, call: Callable[[], None]) -> None:
+        """Run ``call``, which may ask the store, on a metadata thread some time later, unless the session is over then."""
+
+        def wait() -> None:
+            self.reactor.call_later(ASK_AGAIN_NS, partial(self.metadata_call, call, lambda *_: None))
+
+        self.reactor.post(wait)
 
     def _settle_racks(self) -> None:
         """Wait for the racks of the bookies that are known now, where a script tells them: for its timeout at most."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from threading import Lock
 
-from bk_core.errors import BkError, MetadataFormatError, NoNodeError
+from bk_core.errors import BkError, MetadataFormatError, MetadataUnavailableError, NoNodeError
 from bk_core.metadata.store import MetadataStore, Watch
 from bk_core.metadata.uri import RACK_SCRIPT_VARIABLE
 from bk_core.protocol.ledger.metadata import BookieId
@@ -36,6 +36,9 @@ def parse_rack_map(data: bytes) -> dict[str, str]:
     return {name: rack for name, rack in racks.items() if rack is not None}
 
 
+Later = Callable[[Callable[[], None]], None]
+
+
 class RegisteredBookies:
     """The registered bookies, as far as they were told. The caller locks."""
 
@@ -60,11 +63,14 @@ class RackMap:
     A mapping that cannot be read or understood is reported in the log and the last good one stays, because a typing error in it must not
     move ledgers. One that is absent or empty is reported once. A bookie that cannot be resolved keeps its last known host.
 
-    Whoever brings a change asks the store about it. The lock is never held over a request.
+    Whoever brings a change asks the store about it. If the store does not answer, ``later`` gets a function that asks again, and calls it
+    some time later on a thread that may ask the store. The lock is never held over a request.
     """
 
-    def __init__(self, store: MetadataStore, fixed: Mapping[str, str] | None = None) -> None:
+    def __init__(self, store: MetadataStore, fixed: Mapping[str, str] | None = None, later: Later = lambda call: None) -> None:
         self._store = store
+        self._later = later
+        self._is_behind = False  # ``later`` has a function that it has not called yet
         self._lock = Lock()
         self._racks: Mapping[str, str] = dict(fixed or {})
         self._hosts: dict[BookieId, str] = {}
@@ -74,6 +80,7 @@ class RackMap:
         self._unresolved: dict[BookieId, int] = {}  # with the change that brought the bookie
         self._stale = fixed is None  # the store's mapping may have changed since it was read
         self._reads = self._taken = 0  # reads of the mapping that were begun; the newest of them whose answer counts
+        self._fails = False  # the last read failed, which the log says once
         self._told = False  # of a cluster without a mapping: once
         self._topology = Topology()
         self._watch: Watch | None = None
@@ -119,7 +126,7 @@ class RackMap:
             self._read(number)
         with self._lock:
             wanted = dict(self._unresolved) if self._racks else {}
-        hosts = {bookie: host for bookie in sorted(wanted) if (host := self._host_of(bookie)) is not None}
+        hosts, is_answered = self._hosts_of(wanted)
         with self._lock:
             for bookie, host in hosts.items():
                 if self._unresolved.get(bookie) == wanted[bookie]:  # else it has gone, or come back elsewhere
@@ -127,8 +134,17 @@ class RackMap:
                     del self._unresolved[bookie]
             before, after = self._topology, Topology(self._racks, dict(self._hosts), self._bookies)
             self._topology = after
+            asks_again = not self._is_behind and (self._stale or not is_answered)
+            self._is_behind = self._is_behind or asks_again
         if after.misplaced != before.misplaced:
             _LOG.warning("bookies left out, their locations have another depth than most: %s", ", ".join(after.misplaced))
+        if asks_again:
+            self._later(self._catch_up)
+
+    def _catch_up(self) -> None:
+        with self._lock:
+            self._is_behind = False
+        self._refresh()
 
     def _read(self, number: int) -> None:
         """Read the mapping. Of two answers that of the read which was begun later counts."""
@@ -139,21 +155,30 @@ class RackMap:
         except MetadataFormatError as error:
             _LOG.warning("%s; the last good rack map stays", error)
             return
-        except BkError as error:
-            _LOG.warning("the rack map cannot be read now: %s", error)
+        except BaseException as error:
             with self._lock:
-                self._stale = True
+                self._stale, is_known, self._fails = True, self._fails, True
+            if not isinstance(error, BkError):
+                raise  # an interrupt: the next look reads it
+            _LOG.log(logging.DEBUG if is_known else logging.WARNING, "the rack map cannot be read now: %s", error)
             return
         with self._lock:
+            self._fails = False
             if number > self._taken:
                 self._racks, self._taken = racks, number
             nothing, self._told = not racks and not self._told, self._told or not racks
         if nothing:
             _LOG.warning("%s: all count as in the default rack", NOTHING_TELLS)
 
-    def _host_of(self, bookie: BookieId) -> str | None:
-        try:
-            return self._store.resolve(bookie)[0]
-        except BkError as error:
-            _LOG.debug("no host of bookie %s for its rack: %s", bookie, error)
-            return None
+    def _hosts_of(self, bookies: Iterable[BookieId]) -> tuple[dict[BookieId, str], bool]:
+        """Return the hosts of the bookies that have one, and False if the store did not answer about all of them."""
+        found: dict[BookieId, str] = {}
+        for bookie in sorted(bookies):
+            try:
+                found[bookie] = self._store.resolve(bookie)[0]
+            except MetadataUnavailableError as error:
+                _LOG.debug("the store does not tell the host of bookie %s now: %s", bookie, error)
+                return found, False  # nobody answers about the others either
+            except BkError as error:
+                _LOG.debug("no host of bookie %s for its rack: %s", bookie, error)
+        return found, True

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from bk_core.errors import MetadataFormatError, MetadataUnavailableError
 from bk_core.metadata import Versioned
 from bk_core.metadata.memory import MemoryStore
 from bk_core.metadata.racks import RackMap, parse_rack_map
+from tests.integration.patience import until
 
 MAP = b'{"default": {"bookie-a:3181": {"rack": "/rack-a", "hostname": "bk1.example"}, "h2": {"rack": "rack-b"}}}'
 
@@ -149,6 +151,55 @@ class _Flaky(MemoryStore):
         if self.away:
             raise MetadataUnavailableError("no connection")
         return super().read_rack_map()
+
+
+def test_what_the_store_did_not_answer_is_asked_for_again_later(caplog: pytest.LogCaptureFixture) -> None:
+    """One function at a time waits for that, and the log has one line."""
+    store, later = _Flaky(uuid.uuid4().hex), list[Callable[[], None]]()
+    version = store.write_rack_map(b"{}", None)
+    store.register_bookie("bookie-b", "h2", 3181)
+    racks = RackMap(store, later=later.append)
+    store.away = True
+    version = store.write_rack_map(MAP, version)
+    store.write_rack_map(MAP, version)
+    racks.bookies_changed(["bookie-b"])
+    for _ in range(3):
+        assert len(later) == 1
+        later.pop()()
+    store.away = False
+    with patched_resolve(store):
+        later.pop()()
+    assert racks.topology().rack_of("bookie-b") == "/default-rack" and len(later) == 1
+    later.pop()()
+    assert racks.topology().rack_of("bookie-b") == "/rack-b" and later == []
+    assert [record.levelname for record in caplog.records if "cannot be read now" in record.getMessage()] == ["WARNING"]
+    racks.close()
+
+
+@contextmanager
+def patched_resolve(store: MemoryStore) -> Iterator[None]:
+    """Nobody tells where bookies are."""
+
+    def resolve(_bookie: str) -> tuple[str, int]:
+        raise MetadataUnavailableError("no connection")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(store, "resolve", resolve)
+        yield
+
+
+def test_a_client_asks_for_racks_again_by_itself() -> None:
+    store = _Flaky(uuid.uuid4().hex)
+    store.initialize_cluster()
+    version = store.write_rack_map(b"{}", None)
+    with bk_core.connect("memory://racks", store=store, placement="rack-aware") as client:
+        racks = client._session.racks
+        assert racks is not None
+        store.away = True
+        store.write_rack_map(MAP, version)
+        assert racks.topology().rack_of("h2:3181") == "/default-rack"
+        store.away = False
+        until(lambda: racks.topology().rack_of("h2:3181") == "/rack-b", "the rack map is not read again")
 
 
 def test_a_map_that_could_not_be_read_is_read_again_with_the_next_change() -> None:
