@@ -17,6 +17,7 @@ from bk_core.client.repair.jobs import repair_if_there
 from bk_core.client.repair.report import DecommissionReport, RepairOptions, RepairReport, StillNamed
 from bk_core.display.words import counted, host_and_port, host_port, meet
 from bk_core.errors import (
+    BkError,
     BookieUnavailableError,
     InvalidArgumentError,
     MetadataFormatError,
@@ -122,7 +123,13 @@ def _delete_cookie(process: _Process, report: DecommissionReport) -> bool:
         kept = store.read_cookie(process.bookie).data
     except NoNodeError:
         return False
-    process.client.delete_cookie(process.bookie)
+    try:
+        process.client.delete_cookie(process.bookie)
+    except BkError:
+        raise
+    except BaseException:  # an interrupt, which may strike when it is deleted already
+        _put_back(process, kept)
+        raise
     is_gone = False
     try:
         is_gone = _stays_away(process, report)
@@ -132,9 +139,20 @@ def _delete_cookie(process: _Process, report: DecommissionReport) -> bool:
         raise error.retold(f"{text}: {error.args[0]}") from None
     finally:
         if not is_gone:
-            with suppress(NodeExistsError):
-                store.write_cookie(process.bookie, kept, None)
+            _put_back(process, kept)
     return is_gone
+
+
+def _put_back(process: _Process, cookie: bytes) -> None:
+    """Write the cookie again unless it is there. An error of the store says how that is done by hand."""
+    try:
+        process.client.store.write_cookie(process.bookie, cookie, None)
+    except NodeExistsError:
+        pass
+    except BkError as error:
+        text = f"the cookie of bookie {process.bookie} is deleted and could not be put back: {error.args[0]}"
+        by_hand = f"`bk bookie cookie put {process.bookie} FILE` does it, with current/VERSION of one of its directories"
+        raise error.retold(f"{text}; if the bookie is to start again, {by_hand}") from None
 
 
 def _stays_away(process: _Process, report: DecommissionReport) -> bool:

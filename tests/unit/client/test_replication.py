@@ -532,6 +532,44 @@ def test_an_end_right_after_the_deletion_of_a_cookie(client: BookKeeper, monkeyp
     assert is_interrupt or "the cookie of bookie 127.0.0.1:2 is deleted, and whether it was starting" in str(told.value)
 
 
+def test_an_interrupt_while_a_cookie_is_deleted_puts_it_back(client: BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store had deleted it when Ctrl-C came, and its answer was awaited."""
+    monkeypatch.setattr(draining, "ENDS_S", 0.0)
+    client.store.write_cookie("127.0.0.1:2", b"5\n", None)
+    delete = client.delete_cookie
+
+    def deletes(bookie: str) -> bool:
+        delete(bookie)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(client, "delete_cookie", deletes)
+    with pytest.raises(KeyboardInterrupt):
+        client.decommission_bookie("127.0.0.1:2", delete_cookie=True)
+    assert client.store.read_cookie("127.0.0.1:2").data == b"5\n"
+
+
+def test_a_cookie_that_cannot_be_put_back_is_told(client: BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bookie is there again, and the store has gone."""
+    monkeypatch.setattr(draining, "ENDS_S", 0.0)
+    client.store.write_cookie("127.0.0.1:2", b"5\n", None)
+    delete = client.delete_cookie
+
+    def write(*_: Any) -> None:
+        raise MetadataUnavailableError("there is no connection")
+
+    def starts(bookie: str) -> bool:
+        monkeypatch.setattr(type(client.store), "write_cookie", write)
+        deleted = delete(bookie)
+        client.store.register_bookie(bookie, "127.0.0.1", 2)
+        return deleted
+
+    monkeypatch.setattr(client, "delete_cookie", starts)
+    with pytest.raises(
+        MetadataUnavailableError, match=r"is deleted and could not be put back: there is no connection; .*cookie put 127.0.0.1:2 FILE"
+    ):
+        client.decommission_bookie("127.0.0.1:2", delete_cookie=True)
+
+
 def test_decommission_forgets_a_dead_bookie_at_whose_address_another_one_is(client: BookKeeper) -> None:
     """That proves its end. The other one came before the command, or has the address in another spelling."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
