@@ -77,10 +77,12 @@ class Doorway:
         """The client's side of the handshake of TLS."""
         tls = self.security().tls
         assert tls is not None
+        sock.getpeername()  # ``wrap_socket`` does not close what it has made of a connection that is over, and OSError says that here
         return tls.context().wrap_socket(sock, server_hostname="127.0.0.1")
 
     def served(self, sock: socket.socket) -> ssl.SSLSocket:
         """The bookie's side of the handshake, for whoever stands in its place and has its key."""
+        sock.getpeername()
         return self.door.context().wrap_socket(sock, server_side=True)
 
     def between(self, client: socket.socket, bookie: socket.socket) -> tuple[socket.socket, socket.socket]:

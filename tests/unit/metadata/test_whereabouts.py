@@ -13,6 +13,7 @@ from bk_core.errors import BookieUnavailableError, MetadataUnavailableError, NoN
 from bk_core.metadata import occupied, open_store
 from bk_core.metadata.service_info import ServiceInfo, bookie_service_info, encode_service_info
 from bk_core.metadata.store import BookieView, Versioned
+from bk_core.metadata.tree import whereabouts
 from bk_core.metadata.tree.whereabouts import Whereabouts
 
 MANY = 1000
@@ -182,8 +183,9 @@ def test_an_id_that_is_an_address_is_not_taken_for_the_address_of_a_bookie_that_
             cluster.whereabouts.resolve("10.0.0.2:3181")
 
 
-def test_ids_that_are_addresses_are_read_once() -> None:
+def test_ids_that_are_addresses_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another bookie whose id is an address, too, may be registered at each of them: it has moved, and kept its id."""
+    monkeypatch.setattr(whereabouts, "LISTED_S", 600.0)
     cluster = Cluster()
     for number in range(MANY):
         host = f"10.0.{number // 250}.{number % 250}"
