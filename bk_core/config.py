@@ -106,7 +106,7 @@ class ClientConfig:
     it (or the bookie turned read-only), "disabled" never. Recovery's write-backs follow it too."""
     commit_during_change: bool = False
     """With True, entries that have their ack quorum without the departing bookies are acknowledged while a change is being recorded. With
-    False they wait. Ledgers with a guaranteed write quorum always wait."""
+    False they wait. In ledgers with a guaranteed write quorum they never wait."""
     add_quorum_timeout_s: float | None = None
     """The time for which an entry may stay unacknowledged before its writer fails with AddQuorumTimeoutError; None is for ever."""
     busy_resends_max: int = 8

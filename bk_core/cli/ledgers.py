@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def ledger() -> None:
-    """List, show, read, write, check, repair, export and delete ledgers."""
+    """List, show, read, follow, recover, check, compare, repair, copy, export, import and delete ledgers."""
 
 
 for _command in (read_ledger, tail_ledger, diff_ledger):
@@ -116,7 +116,7 @@ def show_ledger(ledger_id: int, uri: str, protocol: str, as_json: bool) -> None:
 @access_options
 @cluster_options
 def recover_ledger(ledger_id: int, password: str, digest: str | None, uri: str, protocol: str, as_json: bool) -> None:
-    """Fence a ledger, bring its end to full replication and close it. Its writer, if any, is stopped for good.
+    """Fence a ledger, copy its end until each entry has its quorum, and close it. Its writer, if any, is stopped for good.
 
     --json: ledger, state, ensembleSize, writeQuorumSize, ackQuorumSize, fragments (their number), lastEntryId, length, createdMs,
     storedBytes.

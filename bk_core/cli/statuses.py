@@ -24,7 +24,10 @@ STATUSES: Mapping[int, str] = MappingProxyType(
         USAGE: "a wrong command line: words, names, numbers and sizes that cannot work in any cluster; nothing was done",
         INTERRUPTED: "Ctrl-C",
         UNREAD: "nobody reads the output any more, as in `bk log tail NAME | head -1`: what SIGPIPE makes of other programs",
-        TERMINATED: "SIGTERM (`kill`), which ends `bk bench`, exports, imports and copies as Ctrl-C does: nothing half is left",
+        TERMINATED: (
+            "SIGTERM (`kill`), which ends `bk bench`, `bk autorecovery`, exports, imports and copies as Ctrl-C does: nothing half-finished "
+            "is left"
+        ),
     }
 )
 """Each status with its meaning."""

@@ -380,8 +380,8 @@ class BookKeeper(LooksInside, StaysHere):
         """Delete the metadata of ledger ``ledger_id``, whatever its state is; bookies drop its entries later.
 
         A ledger that is not CLOSED is deleted as well, as Apache's client does it. Its writer is not told: bookies go on acknowledging its
-        entries, which are lost, until it closes the ledger or a bookie fails. Recover the ledger first (``open_ledger``), which ends the
-        writer. ``even_if_listed`` deletes also a ledger that a log lists, which loses its entries, and one whose metadata cannot be
+        entries, which are lost, until it closes the ledger or a bookie fails. Recover the ledger first (``recover_ledger``), which ends
+        the writer. ``even_if_listed`` deletes also a ledger that a log lists, which loses its entries, and one whose metadata cannot be
         understood.
 
         Raises NoSuchLedgerError if there is none. Unless ``even_if_listed`` raises LedgerListedError for one that a log lists, and

@@ -170,7 +170,7 @@ class Looks:
         self._under_way = False
 
     def ask(self, then: Callable[[Exception | None], None]) -> None:
-        """Look. ``then`` is called behind what the look has posted, with the error if it failed."""
+        """Look. ``then`` is called after everything that the look has posted, with the error if it failed."""
         self._waiting.append(then)
         if not self._under_way:
             self._begin()

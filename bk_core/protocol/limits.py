@@ -64,7 +64,7 @@ class Limits:
     metadata_retry_ns: int = _limit(200_000_000, 1)
     """The pause before a request to the metadata store whose outcome is not known is sent again."""
     explicit_lac_ns: int = _limit(200_000_000, 1)
-    """The time after the last add at which a writer tells bookies the last add confirmed (WR-16)."""
+    """The time after which a writer tells bookies a last add confirmed that no add has told them (WR-16)."""
     read_window_bytes: int = _limit(64 * 1024 * 1024, 1)
     """The bytes that the reads of a recovery may have in flight, all copies counted."""
     read_batch_bytes: int = _limit(5 * 1024 * 1024, 1)

@@ -53,7 +53,7 @@ class Whereabouts:
         self._all_changes = 0  # of registrations, and of the list of those that have one
         self._losses = 0  # of the connection, after which any may have changed
         self._read: dict[BookieId, int] = {}  # the number of its changes and of losses when a registration was read
-        self._checked: dict[BookieId, int] = {}  # the number of all changes and of losses when no other bookie was found there later
+        self._checked: dict[BookieId, int] = {}  # the number of all changes and losses when it was last seen that no other is there
         self._listed: frozenset[BookieId] = frozenset()  # those that had a registration when they were listed last
         self._listed_at = -math.inf
         self._occupied: tuple[tuple[object, object], ByPlace] | None = None  # with the state for which it holds; replaced as a whole
