@@ -175,9 +175,9 @@ def test_reads_outlive_a_restart_of_all_bookies(detour: Detour, nobody: tuple[st
 def test_a_read_that_nobody_can_be_asked_for_says_so_in_time(detour: Detour, nobody: tuple[str, int]) -> None:
     """RD-13: the error comes before the operation's timeout, with what each replica said and for how long it was asked."""
     ledger = measure.write(detour.cluster, 10_000, 3, close=True)
-    bk = detour.connect(operation_timeout_s=4.0)
+    bk = detour.connect(operation_timeout_s=6.0)
     detour.elsewhere = nobody
-    with bk.open_ledger(ledger) as reader, pytest.raises(ReadError, match="asked again for 3.6 s") as caught:
+    with bk.open_ledger(ledger) as reader, pytest.raises(ReadError, match=r"asked again for 5\.[4-9] s") as caught:
         reader.read(0, 0)
     for bookie in detour.cluster.bookie_ids:
         assert f"{bookie}: unavailable" in str(caught.value)
