@@ -483,7 +483,7 @@ class Session:
         """Look the names of bookies up that are registered again: whoever started one elsewhere may have kept its name (LINK-4)."""
         for name in {(link.bookie, link.address) for link in self._links.values() if link.bookie in back and link.address is not None}:
             bookie, address = name
-            self._names.lookup(*address, partial(self._named, bookie, address))
+            self._names.lookup(*address, partial(self._named, bookie, address), anew=True)  # those under way began before
 
     def _named(self, bookie: BookieId, name: tuple[str, int], found: list[Address], _problem: str) -> None:
         for link in [link for key, link in self._links.items() if key[0] == bookie]:

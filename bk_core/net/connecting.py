@@ -44,10 +44,11 @@ class ConnectingLink(AnsweredLink):
         self._ask_where()
         return True
 
-    def _ask_where(self) -> None:
+    def _ask_where(self, *, looks_anew: bool = False) -> None:
         """Begin an attempt: ask for the bookie's address. What an attempt under way has found out is forgotten, and those who wait go on
-        waiting."""
+        waiting. With ``looks_anew`` a lookup of the host that is under way does not count."""
         self._forget_socket()
+        self._looks_anew = looks_anew
         self._attempt += 1
         self._attempt_until_ns = None  # the resolver has time limits of its own
         self._asks_where, self._found_at = True, None
@@ -106,7 +107,7 @@ class ConnectingLink(AnsweredLink):
     def _look_up(self, attempt: int, address: tuple[str, int]) -> None:
         self._attempts = Attempts(0, self._reactor.now_ns() + CONNECT_TIMEOUT_NS)
         self._attempt_until_ns = self._attempts.deadline_ns
-        self._names.lookup(*address, partial(self._named, attempt))
+        self._names.lookup(*address, partial(self._named, attempt), anew=self._looks_anew)
 
     def _named(self, attempt: int, addresses: list[Address], problem: str) -> None:
         if not self._is_current(attempt):

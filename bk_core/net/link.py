@@ -131,32 +131,42 @@ class BookieLink(ConnectingLink):
             return False
         if self._asks_where:
             self._found_at = address
-        elif self._connected or self._connecting:
-            self._drop(Status.UNAVAILABLE, f"the bookie moved to {host_port(*address)}", backoff=False)
+        else:
+            self._leave(f"the bookie moved to {host_port(*address)}")
         self.returned()  # the pause was about the address that it has no more
         return True
 
     def given_away(self, address: tuple[str, int], bookie: BookieId) -> None:
         """Learn that another ``bookie`` has registered at ``address``, which this link may have in another spelling, or by a name
         (LINK-4)."""
-        if self._asks_where or self.address is None or not (self._connected or self._connecting):
-            return
-        if self._socket is not None and self._target is not None and any(meet(one, address) for one in (self.address, self._target[3][:2])):
-            self._drop(Status.UNAVAILABLE, f"{host_port(*address)} is the address of bookie {bookie} now")
-        elif self._connecting and self.address[1] == address[1] and (self._socket is None or self._has_before_it(address)):
-            self._ask_where()  # of a name that is being looked up nobody knows where it leads
+        if not self._asks_where and self._may_lead_to(address):
+            self._leave(f"{host_port(*address)} is the address of bookie {bookie} now", backoff=True)
 
-    def _has_before_it(self, address: tuple[str, int]) -> bool:
-        """Return True if the attempt to connect will try ``address``."""
-        return any(meet(target[:2], address) for _, _, _, target in self._addresses)
+    def _may_lead_to(self, address: tuple[str, int]) -> bool:
+        """Return True if the link is connected to ``address`` or may be soon. Of a name that is being looked up nobody knows where it
+        leads."""
+        if self.address is None or not (self._connected or self._connecting):
+            return False
+        if self._socket is None:
+            return self.address[1] == address[1]
+        coming = self._addresses if self._connecting else ()
+        targets = [one[3][:2] for one in (self._target, *coming) if one is not None]
+        return any(meet(one, address) for one in (self.address, *targets))
 
     def renamed(self, name: tuple[str, int], found: Sequence[Address]) -> bool:
         """Learn that the bookie's ``name``, a host and a port, has the addresses ``found``. Return True if the link is connected to another
         one, or tries it, which is where the bookie was before (LINK-4)."""
         if self._socket is None or self.address != name or not found or self._target in found:
             return False
-        self._drop(Status.UNAVAILABLE, f"{name[0]} has another address now", backoff=False)
+        self._leave(f"{name[0]} has another address now")
         return True
+
+    def _leave(self, why: str, *, backoff: bool = False) -> None:
+        """Leave a place that is not the bookie's any more. An attempt to connect begins anew, and whoever waits for it goes on waiting."""
+        if self._connected:
+            self._drop(Status.UNAVAILABLE, why, backoff=backoff)
+        elif self._connecting:
+            self._ask_where(looks_anew=True)
 
     def returned(self) -> None:
         """Learn that the bookie has registered anew, or elsewhere: the next attempt to connect waits for no pause that its absence has made

@@ -120,6 +120,7 @@ class LinkState(ABC):
         self._attempt = 0
         self._attempt_until_ns: int | None = None
         self._asks_where = False  # the attempt has no address yet; ``address`` is that of an earlier one
+        self._looks_anew = False  # the attempt does not take what an earlier lookup of the host finds
         self._found_at: tuple[str, int] | None = None  # the bookie was found here, and not at ``address``, meanwhile
         self._reconnect: Timer | None = None
         self._writing = False

@@ -262,7 +262,7 @@ class SimNames(Names):
     def __init__(self, network: Network) -> None:
         self._network = network
 
-    def lookup(self, host: str, port: int, then: Callable[[list[Address], str], None]) -> None:
+    def lookup(self, host: str, port: int, then: Callable[[list[Address], str], None], *, anew: bool = False) -> None:
         targets = self._network.addresses(host, port)
         then([(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, target) for target in targets], "")
 

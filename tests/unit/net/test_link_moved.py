@@ -160,6 +160,25 @@ def test_a_place_that_is_given_away_while_its_host_is_looked_up(world: World, en
     world.comes(1)
 
 
+def test_a_name_is_looked_up_anew_when_its_place_was_given_away(world: World, ending: ExitStack) -> None:
+    """LINK-4: the bookie has kept its name and moved. A lookup that began before finds where it was."""
+    link, name = world.link(ending), (HOST, world.place(0)[1])
+    world.use(link, "adds")
+    world.resolved(name)
+    before = world.named.get(timeout=PATIENCE_S)
+    world.on_reactor(lambda: link.given_away(("127.0.0.1", name[1]), "other"))
+    world.resolved(name)
+    before.put(["127.0.0.1"])
+    with socket.create_server(("127.0.0.3", name[1])) as elsewhere:
+        elsewhere.settimeout(PATIENCE_S)
+        world.named.get(timeout=PATIENCE_S).put(["127.0.0.3"])
+        with elsewhere.accept()[0] as peer:
+            assert peer.recv(4096)
+    world.servers[0].setblocking(False)
+    with pytest.raises(BlockingIOError):
+        world.servers[0].accept()
+
+
 def test_a_place_that_is_given_away_while_secrets_are_read(world: World, ending: ExitStack) -> None:
     """LINK-4: what is read for the place that was, is not used."""
     begun: queue.SimpleQueue[Turn] = queue.SimpleQueue()
