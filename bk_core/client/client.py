@@ -290,7 +290,7 @@ class BookKeeper(LooksInside, StaysHere):
             found = self.store.read_ledger(ledger_id)
         except NoNodeError:
             raise NoSuchLedgerError(f"ledger {ledger_id} does not exist", ledger=ledger_id) from None
-        return metadata_codec.decode(found.data), found.version
+        return metadata_codec.decode(found.data, ledger_id), found.version
 
     @checked(ledger_id=ID, password=SECRET)
     def open_ledger(
@@ -335,7 +335,7 @@ class BookKeeper(LooksInside, StaysHere):
 
         Rules: SES-13, RD-7.
         """
-        metadata = granted(ledger_id, metadata_codec.decode(stored.data), password, None)
+        metadata = granted(ledger_id, metadata_codec.decode(stored.data, ledger_id), password, None)
         self.counts.ledgers_opened.value += 1
         return ReadHandle(self._session, ledger_id, metadata, stored.version, options)
 

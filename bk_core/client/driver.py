@@ -257,7 +257,11 @@ class Driver:
     def _read_ledger(self, request: int, bookies: Sequence[BookieId] = ()) -> None:
         def read() -> tuple[LedgerMetadata, int, dict[BookieId, tuple[str, int]]]:
             found = self.session.store.read_ledger(self.ledger_id)
-            return metadata_codec.decode(found.data).with_access(self._access), found.version, self.session.addresses_of(bookies)
+            return (
+                metadata_codec.decode(found.data, self.ledger_id).with_access(self._access),
+                found.version,
+                self.session.addresses_of(bookies),
+            )
 
         def then(result: Any, error: Exception | None) -> None:
             if error is None:

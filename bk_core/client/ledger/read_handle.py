@@ -132,7 +132,7 @@ class ReadHandle(StaysHere):
 
     def _read_metadata(self) -> tuple[LedgerMetadata, int]:
         found = self._session.store.read_ledger(self.ledger_id)
-        return metadata_codec.decode(found.data).with_access(self._view.metadata.access), found.version
+        return metadata_codec.decode(found.data, self.ledger_id).with_access(self._view.metadata.access), found.version
 
     def _deleted(self) -> NoSuchLedgerError:
         return NoSuchLedgerError(f"ledger {self.ledger_id} was deleted", ledger=self.ledger_id)

@@ -12,7 +12,7 @@ from bk_core.client.log.history import read_log
 from bk_core.client.log.list_store import LogClient
 from bk_core.client.xray import XrayProblem
 from bk_core.display.words import counted
-from bk_core.errors import BkError, NoSuchLedgerError
+from bk_core.errors import BkError, MetadataFormatError, NoSuchLedgerError
 from bk_core.protocol.log.history import Item
 from bk_core.protocol.log.segments import HistoryRef, Segment
 from bk_core.protocol.log.view import LogView
@@ -96,6 +96,10 @@ def verify_log(
                 ledger_id, first=first, last=last, full=True, password=password, bytes_per_second=bytes_per_second, on_progress=on_progress
             )
         except NoSuchLedgerError:  # trimmed meanwhile, or told by the check
+            continue
+        except MetadataFormatError:
+            if not any(one.ledger_id == ledger_id for one in checked_list.problems):
+                raise
             continue
         ledgers.add(ledger_id)
         copies, size = copies + found.copies, size + found.bytes_read

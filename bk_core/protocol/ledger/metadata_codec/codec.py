@@ -30,8 +30,13 @@ def encode(metadata: LedgerMetadata) -> bytes:
     return HEADER + b"%d\n" % metadata.format_version + writer(metadata)
 
 
-def decode(data: bytes | bytearray | memoryview) -> LedgerMetadata:
-    """Return the metadata stored in ``data``. Raises MetadataFormatError for anything else."""
+def decode(data: bytes | bytearray | memoryview, ledger_id: int | None = None) -> LedgerMetadata:
+    """Return the metadata stored in ``data``. Raises MetadataFormatError for anything else, which names ``ledger_id`` if it is given."""
+    if ledger_id is not None:
+        try:
+            return decode(data)
+        except MetadataFormatError as error:
+            raise MetadataFormatError(f"ledger {ledger_id}: {error.args[0]}", **error.context, ledger=ledger_id) from None
     version, body = _split_header(bytes(data))
     raw = {1: decode_v1, 2: decode_v2, 3: decode_v3}[version](body)
     metadata = raw.build(version)

@@ -42,6 +42,7 @@ from bk_core.protocol.wire.messages import (
 
 LIST_TIMEOUT_NS = 3_000_000_000
 REPLICAS_AT_ONCE = 8
+OPEN_MAX = 1 << 32  # entries of an open ledger that are looked at; a higher ``first`` shows those behind
 LISTED_AT_ONCE = 1 << 16  # entries of a list that are looked at in one piece
 _DENIALS = frozenset({Status.NO_ENTRY, Status.NO_LEDGER})
 _BATCH_UNKNOWN = frozenset({Status.BAD_REQUEST, Status.PROTOCOL_ERROR})
@@ -225,6 +226,8 @@ class LedgerXray:
         self._lac = known if closed else max([known, *lacs])
         end = known if closed else max(self._lac, self._end)
         self._last = end if self._wanted_last is None else min(end, self._wanted_last)
+        if not closed:  # a bookie that lies may say that an open ledger goes on for ever
+            self._last = min(self._last, self._first + OPEN_MAX - 1)
         total = 0
         for index, fragment in enumerate(metadata.fragments):
             is_last = index + 1 == len(metadata.fragments)
@@ -255,7 +258,7 @@ class LedgerXray:
 
     def _listed_end(self, listed: EntryList, replica: _Replica, up: bool) -> int | None:
         """Return the first entry of the list that the replica holds, or the last."""
-        for first, last in _pieces(replica.first, replica.last, up):
+        for first, last in _pieces(replica.first, _end_of(listed, replica), up):
             held = Stripe(self._distribution, replica.position, first)
             states = held.masked(listed.states(first, last))
             index = states.find(EntryState.LISTED) if up else states.rfind(EntryState.LISTED)
@@ -265,12 +268,16 @@ class LedgerXray:
 
     def _take_list(self, replica: _Replica, listed: EntryList) -> None:
         """Make stretches of the list and of the copies that were read."""
-        for first, last in _pieces(replica.first, replica.last, True):
+        listed_last = _end_of(listed, replica)
+        for first, last in _pieces(replica.first, listed_last, True):
             states = listed.states(first, last)
             for entry_id, state in replica.ends.items():
                 if first <= entry_id <= last and state is not None:
                     states[entry_id - first] = state
             replica.scan.stretches.add_states(Stripe(self._distribution, replica.position, first), states)
+        stripe = Stripe(self._distribution, replica.position, max(replica.first, listed_last + 1))
+        if count := stripe.held(replica.last):
+            replica.scan.stretches.add(stripe.nth(0), stripe.nth(count - 1), count, EntryState.MISSING)
         replica.listed = None
         replica.taken = True
 
@@ -411,6 +418,11 @@ class LedgerXray:
         bookies = tuple(bookie.seen for bookie in self._bookies.values())
         replicas = (ReplicaXray(one.first, one.last, one.position, one.bookie, one.decided, one.scan.stretches) for one in self._replicas)
         return XrayResult(self._first, self._last, self._lac, bookies, tuple(replicas))
+
+
+def _end_of(listed: EntryList, replica: _Replica) -> int:
+    """Return the last entry of a replica behind which its bookie lists nothing."""
+    return min(replica.last, -1 if listed.last is None else listed.last)
 
 
 def _pieces(first: int, last: int, up: bool) -> Iterator[tuple[int, int]]:
