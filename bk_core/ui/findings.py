@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from shlex import quote
 
 from bk_core.client.doctor import findings as doctor
 from bk_core.display.ledgers import DOWN, UNREADABLE, bookie_states
@@ -47,7 +48,7 @@ def findings(watcher: Watcher, judged: Iterable[doctor.Finding] = ()) -> Iterato
         named = ", ".join(down[:NAMED]) + (", ..." if len(down) > NAMED else "")
         said = f"{counted(len(down), 'bookie')} {'is' if len(down) == 1 else 'are'} down: {named}"
         each = "" if len(down) == 1 else ", and so each of them"
-        gone = f"if it is gone for good, `bk bookie decommission {down[0]} --delete-cookie`{each}"
+        gone = f"if it is gone for good, `bk bookie decommission {quote(down[0])} --delete-cookie`{each}"
         yield _of("bookie-down", said, f"start it again with its data; {gone}")
     if sight.bookies.readonly:
         said = f"{counted(len(sight.bookies.readonly), 'bookie')} read-only: {', '.join(sight.bookies.readonly[:NAMED])}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from bk_core.client.doctor.admission import option_for, refusing, told_refusing
@@ -112,7 +113,7 @@ def judge_bookies(
             yield _down(bookie, named.get(bookie, 0), "" if client.store.unregistered() else " --delete-cookie")
         elif bookie not in cookies:
             advice = "it runs on, but would not start again, and no auditor sees it; on its host, give it the cookie that it keeps itself"
-            command = f"bk bookie cookie put {bookie} DIRECTORY/current/VERSION"
+            command = f"bk bookie cookie put {quote(bookie)} DIRECTORY/current/VERSION"
             what = f"bookie {bookie} is registered and has no cookie"
             yield Finding("cookie-missing", what, advice, command, bookies=(bookie,))
         if bookie in cookies:
@@ -130,7 +131,7 @@ def judge_admission(client: BookKeeper, probes: Mapping[BookieId, BookieProbe]) 
     if refused:
         advice = f"{option_for(client, refused)}; the copies there were not judged"
         shown = tuple(probe.bookie for probe in refused[:SHOWN_MAX])
-        command = f"bk bookie health {shown[0]}"
+        command = f"bk bookie health {quote(shown[0])}"
         yield Finding("not-admitted", told_refusing(refused, len(probes)), advice, command, bookies=shown, count=len(refused))
 
 
@@ -160,7 +161,7 @@ def _down(bookie: BookieId, named: int, forgetting: str) -> Finding:
     else:
         what = f"bookie {bookie} has a cookie and is not registered; no ledger names it"
         advice = "if it is gone for good, forget it"
-    return Finding("bookie-down", what, advice, f"bk bookie decommission {bookie}{forgetting}", bookies=(bookie,))
+    return Finding("bookie-down", what, advice, f"bk bookie decommission {quote(bookie)}{forgetting}", bookies=(bookie,))
 
 
 def _ledger_directories(client: BookKeeper, bookie: BookieId) -> int:
@@ -176,24 +177,24 @@ def _read_only(bookie: BookieId, probe: BookieProbe | None, directories: int) ->
     if used is not None and used >= NEARLY_FULL:
         why = f": {used:.0%} of its disks are used"
         advice = "delete ledgers, trim logs, or give it more disk; it becomes writable by itself"
-        command = f"bk bookie show {bookie}"
+        command = f"bk bookie show {quote(bookie)}"
     elif directories > 1:  # by default a bookie turns read-only when one directory is full, but it reports the space of all of them
         why = "" if used is None else f"; {used:.0%} of its disks are used, all together"
         advice = (
             f"one of its {directories} ledger directories is full or failed, or an operator made it so: look at the disks of its host and "
         )
         advice += "at its log; with room it becomes writable by itself; if an operator made it so, "
-        advice += f"`bk bookie read-only {bookie} off` puts it back"
-        command = f"bk bookie show {bookie}"
+        advice += f"`bk bookie read-only {quote(bookie)} off` puts it back"
+        command = f"bk bookie show {quote(bookie)}"
     elif probe is not None and probe.free_bytes is not None and probe.free_bytes < LITTLE_BYTES:
         why = f": only {disk_size(probe.free_bytes)} are free on its disks"
         advice = "with so little room a bookie makes itself read-only: delete ledgers, trim logs, or give it more disk; it becomes "
-        advice += f"writable by itself; if an operator made it so, `bk bookie read-only {bookie} off` puts it back"
-        command = f"bk bookie show {bookie}"
+        advice += f"writable by itself; if an operator made it so, `bk bookie read-only {quote(bookie)} off` puts it back"
+        command = f"bk bookie show {quote(bookie)}"
     else:
         why = "" if used is None else f"; {used:.0%} of its disks are used"
         advice = "an operator made it so, or a disk of it failed: its own log says which; put it back when that is over"
-        command = f"bk bookie read-only {bookie} off"
+        command = f"bk bookie read-only {quote(bookie)} off"
     return Finding("bookie-read-only", f"bookie {bookie} is read-only{why}", advice, command, bookies=(bookie,))
 
 
@@ -205,13 +206,13 @@ def _judge_cookie(client: BookKeeper, bookie: BookieId, instance: str | None) ->
     except MetadataError as error:
         advice = "restore the node from a backup; the bookie does not start with it"
         what = f"the cookie of bookie {bookie} cannot be understood: {error.args[0]}"
-        yield Finding("cookie-foreign", what, advice, f"bk bookie show {bookie}", bookies=(bookie,))
+        yield Finding("cookie-foreign", what, advice, f"bk bookie show {quote(bookie)}", bookies=(bookie,))
         return
     if cookie.instance_id != instance:
         what = f"the cookie of bookie {bookie} is of cluster {cookie.instance_id}, and this one is {instance}"
         advice = "the cluster was made anew, or the bookie was moved: restore the metadata, or let the bookie start on new directories; "
         advice += "if its directories are of this cluster, give it the cookie that it keeps itself"
-        command = f"bk bookie cookie put {bookie} DIRECTORY/current/VERSION --replace"
+        command = f"bk bookie cookie put {quote(bookie)} DIRECTORY/current/VERSION --replace"
         yield Finding("cookie-foreign", what, advice, command, bookies=(bookie,))
 
 
@@ -222,7 +223,7 @@ def _judge_probe(probe: BookieProbe, named: int) -> Iterator[Finding]:
         advice = "see if its process runs and if this host reaches it; a registration of a dead process goes within its session's timeout"
         if named:
             advice += f"; {counted(named, 'ledger')} {'has' if named == 1 else 'have'} copies there"
-        yield Finding("bookie-unreachable", what, advice, f"bk bookie health {probe.bookie}", bookies=(probe.bookie,))
+        yield Finding("bookie-unreachable", what, advice, f"bk bookie health {quote(probe.bookie)}", bookies=(probe.bookie,))
     used = probe.used
     if used is not None and used >= NEARLY_FULL:
         code = "disk-full" if used >= FULL else "disk-nearly-full"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from bk_core.client.doctor.bookies import states_of
 from bk_core.client.doctor.http import service_info
 from bk_core.client.doctor.probe import TIMEOUT_S, BookieProbe, probe_bookies
+from bk_core.client.log.list_store import is_log_name
 from bk_core.display.ledgers import DOWN
 from bk_core.display.words import host_port
 from bk_core.errors import BookieUnavailableError, InvalidArgumentError, MetadataFormatError, NoNodeError
@@ -92,7 +93,7 @@ def cluster_facts(client: BookKeeper, *, timeout_s: float = TIMEOUT_S) -> Cluste
         layout,
         store.log_root,
         sum(1 for _ in store.list_ledgers()),
-        len(store.children("logs")),
+        sum(map(is_log_name, store.children("logs"))),
         states,
         probes,
         marks.auditor(),

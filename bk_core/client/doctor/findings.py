@@ -48,6 +48,7 @@ CODES: Mapping[str, tuple[Severity, str]] = MappingProxyType(
         "autorecovery-off": (WARNING, "auto-recovery is switched off, whether one runs or not"),
         "autorecovery-absent": (NOTE, "ledgers lack copies, and no auto-recovery runs"),
         "log-unreadable": (ERROR, "the list of a log, or its history, cannot be read"),
+        "log-stray": (WARNING, "a node beside the lists of logs has a name that no log can have"),
         "log-foreign": (WARNING, "a log belongs to another cluster"),
         "log-ledgers-missing": (ERROR, "a log lists ledgers that do not exist"),
         "log-list-large": (WARNING, "the list of a log is close to the most that the metadata store takes"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from shlex import quote
 
 from bk_core.client.doctor.clocks import WriterClocks
 from bk_core.client.doctor.findings import SHOWN_MAX, Finding, LedgerCounts
@@ -150,7 +151,7 @@ class LedgerScan:
             advice = "if a bookie comes back soon, nothing; else copy what it had to others"
             if len(self._alive) < self._widest:
                 advice = f"start a bookie first: {len(self._alive):,} run, and an ensemble has {self._widest:,}; then copy what is missing"
-            lost = "".join(f" --lost {bookie}" for bookie in sorted(self._unreachable & self._lacking.keys()))
+            lost = "".join(f" --lost {quote(bookie)}" for bookie in sorted(self._unreachable & self._lacking.keys()))
             yield _of("under-replicated", self._short, what, advice, f"bk ledger repair --all{lost}", bookies=self._gone_of())
         if self._tails.count:
             what = f"{counted(self._tails.count, 'ledger')} not closed, with a bookie that is down in the last fragment"

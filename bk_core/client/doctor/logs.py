@@ -7,17 +7,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from bk_core.arguments import brief
 from bk_core.client.doctor.findings import SHOWN_MAX, Finding
 from bk_core.client.doctor.passwords import password_option
 from bk_core.client.log.check import check_log
 from bk_core.client.log.history import ChunkCache, history_of
 from bk_core.client.log.intents import HISTORY, Intent, abandoned, intents_of, lives_here
 from bk_core.client.log.janitor import INTENT_AGE_S
-from bk_core.client.log.list_store import log_path, read_ledger_list
+from bk_core.client.log.list_store import is_log_name, log_path, read_ledger_list
 from bk_core.client.log.live_writers import GONE, live_writers
 from bk_core.client.log.orphans import find_orphans
 from bk_core.display.words import counted
-from bk_core.errors import BkError, InvalidArgumentError, MetadataError, NoSuchLogError, WrongClusterError
+from bk_core.errors import BkError, MetadataError, NoSuchLogError, WrongClusterError
 from bk_core.metadata.paths import VALUE_BYTES_MAX
 from bk_core.protocol.log.history import Item
 from bk_core.protocol.log.ledger_list import LedgerList
@@ -55,7 +56,13 @@ def read_lists(client: BookKeeper, progress: Callable[[int, int], None]) -> List
 
     found = Lists()
     names = list_logs(client)
-    for done, (path, stored) in enumerate(client.store.read_many(log_path(name) for name in names if _is_name(name)), 1):
+    strays = [name for name in client.store.children("logs") if not is_log_name(name)]
+    if strays:
+        first = ", ".join(map(brief, strays[:SHOWN_MAX]))
+        what = f"{counted(len(strays), 'node')} beside the lists of logs in {client.store.log_root} cannot be logs by their names: {first}"
+        advice = "no program of this project makes or reads such a node: whoever put it there may delete it from the metadata store"
+        found.bad.append(Finding("log-stray", what, advice, count=len(strays)))
+    for done, (path, stored) in enumerate(client.store.read_many(map(log_path, names)), 1):
         name = path.removeprefix("logs/")
         progress(done, len(names))
         try:
@@ -70,14 +77,6 @@ def read_lists(client: BookKeeper, progress: Callable[[int, int], None]) -> List
             found.bad.append(Finding("log-unreadable", str(error.args[0]), advice, f"bk log check {name}", logs=(name,)))
         found.sizes[name] = 0 if stored is None else len(stored.data)
     return found
-
-
-def _is_name(name: str) -> bool:
-    try:
-        log_path(name)
-    except InvalidArgumentError:
-        return False
-    return True
 
 
 def judge_logs(

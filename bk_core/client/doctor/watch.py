@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from bk_core.client.doctor.bookies import states_of
 from bk_core.client.doctor.probe import TIMEOUT_S, BookieProbe, probe_bookies
 from bk_core.client.inspect import intact_header
-from bk_core.client.log.list_store import log_path, read_ledger_list
+from bk_core.client.log.list_store import is_log_name, log_path, read_ledger_list
 from bk_core.client.log.live_writers import LiveWriter, foremost, live_writers
 from bk_core.display.ledgers import DOWN
 from bk_core.errors import BkError
@@ -85,7 +85,7 @@ class ClusterWatch:
         registered = [bookie for bookie, state in states.items() if state != DOWN]
         probes = probe_bookies(client, registered, timeout_s=self._timeout_s)
         self._list_ledgers()
-        names = client.store.children("logs")
+        names = [name for name in client.store.children("logs") if is_log_name(name)]
         logs = sorted(self._logs(names[:LOGS_MAX]), key=lambda log: (-(log.bytes_per_second or 0.0), log.name))
         counts = (len(self._ids or ()), self._created, self._closed, self._deleted)
         return Moment(time.time_ns() // 1_000_000, cluster, states, probes, *counts, logs, len(names))

@@ -79,11 +79,16 @@ def ledger_exists(client: LogClient, ledger_id: int) -> bool:
     return True
 
 
+def is_log_name(name: str) -> bool:
+    """Return True if a log may have this name. Another node beside the lists of logs was put there by hand."""
+    return _NAME.fullmatch(name) is not None
+
+
 def log_path(name: str) -> str:
     """Raises InvalidArgumentError for a name that cannot be one path element in every store."""
     if not isinstance(name, str):
         raise ArgumentTypeError(f"the name of a log must be text, not of type {type(name).__name__}")
-    if not _NAME.fullmatch(name):
+    if not is_log_name(name):
         allowed = "letters, digits, '.', '_', '-' (at most 200), starting with a letter or digit"
         raise InvalidArgumentError(f"log name {brief(name)}: use {allowed}")
     return f"logs/{name}"
@@ -161,7 +166,7 @@ def no_such_log(client: LogClient, name: str) -> NoSuchLogError:
     check_log_root(client)
     elsewhere = client.store.log_elsewhere(name)
     hint = "" if elsewhere is None else f" at {client.store.log_root}; an older program keeps one at {elsewhere} (log_root={elsewhere!r})"
-    near = meant(name, not_of_files(client.store.children("logs"), name))
+    near = meant(name, not_of_files(filter(is_log_name, client.store.children("logs")), name))
     return NoSuchLogError(f"there is no log {name!r}{hint}{f'; {near}' if near else ''}", log=name, **({"near": near} if near else {}))
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from bk_core.arguments import Check, checked
 from bk_core.client.log.history import update_ledger_list
-from bk_core.client.log.list_store import LogClient, check_log_root, log_path, read_ledger_list, store_now_ms, update_timeout_s
+from bk_core.client.log.list_store import LogClient, check_log_root, is_log_name, log_path, read_ledger_list, store_now_ms, update_timeout_s
 from bk_core.client.repeating import after_a_try, until_definite
 from bk_core.errors import InvalidArgumentError, LogExistsError, NodeExistsError
 from bk_core.near import meant
@@ -65,11 +65,12 @@ def create_log(
 
 @checked()
 def list_logs(client: LogClient) -> list[str]:
-    """Names of all logs, sorted. NoSuchLogRootError where the log root was given by hand and does not exist."""
+    """Names of all logs, sorted. A node whose name no log can have is left out. NoSuchLogRootError where the log root was given by hand and
+    does not exist."""
     names = client.store.children("logs")
     if not names:
         check_log_root(client)
-    return names
+    return [name for name in names if is_log_name(name)]
 
 
 @checked()

@@ -160,7 +160,10 @@ def _decode_v1(value: Mapping[str, Any]) -> LedgerList:
 def _decode_v1_segment(row: Any, seq: int) -> Segment:
     ledger_id, first, last, rows, size, at_ms = row
     one_each = last is None or rows == last - first + 1
-    return Segment(seq, int(ledger_id), int(first), None if last is None else int(last), int(rows), int(size), int(at_ms), int(one_each))
+    end = None if last is None else int(last)
+    segment = Segment(seq, int(ledger_id), int(first), end, int(rows), int(size), int(at_ms), int(one_each))
+    _check_range(segment)
+    return segment
 
 
 def _decode_properties(value: Mapping[str, Any], schema: str) -> LogProperties:
@@ -234,7 +237,17 @@ def decode_segment(row: Any, seq: int) -> Segment:
     numbers = [None if n is None else int(n) for n in row]
     if not 6 <= len(numbers) <= 8 or any(n is None for i, n in enumerate(numbers) if i != 2):
         raise ValueError(f"segment {seq} is {row!r}")
-    return Segment(seq, *numbers)  # type: ignore[arg-type]
+    segment = Segment(seq, *numbers)  # type: ignore[arg-type]
+    _check_range(segment)
+    return segment
+
+
+def _check_range(segment: Segment) -> None:
+    """Raise ValueError for a segment that is no stretch of a ledger: nothing of it would be read, and nobody be told."""
+    if segment.ledger_id < 0 or segment.first_entry_id < 0 or segment.entries < 0:
+        raise ValueError(
+            f"segment {segment.seq} is entries {segment.first_entry_id} to {segment.last_entry_id} of ledger {segment.ledger_id}"
+        )
 
 
 def encode_ref(ref: HistoryRef) -> list[int]:

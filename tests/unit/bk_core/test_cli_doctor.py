@@ -204,6 +204,26 @@ def test_lists_that_cannot_be_read_or_are_not_ours(bk: Bk, client: bk_core.BookK
     assert [(one["code"], one["logs"]) for one in found(bk)] == [("log-unreadable", ["broken"]), ("log-foreign", ["theirs"])]
 
 
+def test_a_node_that_cannot_be_a_log_hides_none(bk: Bk, client: bk_core.BookKeeper) -> None:
+    healthy(client)
+    stray = "evil<i> log"
+    client.store.create(f"logs/{stray}", b"{}")
+    (problem,) = found(bk)
+    assert problem["code"] == "log-stray" and "'evil<i> log'" in problem["what"] and problem["logs"] == []
+    assert client.logs() == ["events"]
+    assert [json.loads(line)["log"] for line in bk("ls", "--json", group="log").splitlines()] == ["events"]
+    bk("check", "--all", group="log")
+
+
+def test_a_command_has_the_id_of_a_bookie_as_one_word(bk: Bk, client: bk_core.BookKeeper) -> None:
+    """Whoever may write cookies does not decide what an operator's shell runs."""
+    healthy(client)
+    cookie = decode_cookie(client.store.read_cookie(client.bookies().writable[0]).data)
+    client.store.write_cookie("x;id", encode_cookie(replace(cookie, bookie_id="x;id")), None)
+    commands = [one["command"] for one in found(bk) if "x;id" in one["bookies"]]
+    assert commands and all("'x;id'" in command for command in commands)
+
+
 def test_what_a_dead_writer_left(bk: Bk, client: bk_core.BookKeeper) -> None:
     healthy(client)
     here = intent_here(0, "")

@@ -379,6 +379,18 @@ def test_the_stored_form_byte_for_byte() -> None:
     assert decode_chunk(encode_chunk("f00d", chunk), "f00d", ref) == chunk
 
 
+@pytest.mark.parametrize("row", [[6, 4, 0, 5, 25, 1], [6, -1, 0, 2, 2, 1], [-6, 0, 0, 1, 1, 1], [6, 0, -2, 0, 0, 1]])
+@pytest.mark.parametrize("stored_format", [1, 2])
+def test_a_segment_that_is_no_stretch_of_a_ledger_is_refused(row: list[int], stored_format: int) -> None:
+    """Nothing of it would be read, and nobody told."""
+    value = json.loads(encode(grown(1)))
+    value["segments"] = [row]
+    if stored_format == 1:
+        value |= {"format": 1, "trimmed": value["trimmed"][:3], "properties": {**value["properties"], "schema": ""}, "committed": {}}
+    with pytest.raises(MetadataFormatError, match=f"segment 0 is entries {row[1]} to {row[2]} of ledger {row[0]}"):
+        decode(json.dumps(value).encode())
+
+
 @pytest.mark.parametrize("row", [[1, 0, 0, 1, 1], [1, 0, 0, 1, 1, 1, 1, 0, 0], [1, None, 0, 1, 1, 1], ["x", 0, 0, 1, 1, 1]])
 def test_a_segment_of_an_unknown_shape_is_refused(row: list[object]) -> None:
     value = json.loads(encode(grown(1)))
