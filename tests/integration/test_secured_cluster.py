@@ -6,8 +6,10 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,8 @@ from bk_core.bookie.local_cluster import LocalCluster, local_cluster
 from bk_core.client.doctor.probe import probe_bookies
 from bk_core.client.files.fs import BookKeeperFileSystem
 from bk_core.errors import BookieAuthError, BookieTlsError, BookieUnavailableError, MissingPackageError, ReadError, UnauthorizedError
+from bk_core.protocol.ledger import metadata_codec
+from bk_core.protocol.ledger.metadata import LedgerState
 
 
 @pytest.fixture(scope="module")
@@ -223,3 +227,24 @@ def test_a_writer_of_a_log_that_bookies_do_not_admit_is_told(secured: LocalClust
             writer.append(b"and another one")
         read = [bytes(one) for run in client.log(name).reader() for one in run.payloads()]
         assert read == [b"of a client that is admitted", b"and another one"]
+
+
+def test_a_writer_whose_ledger_is_recovered_before_it_has_closed_it_is_told(secured: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LINK-10: the ledger is in recovery then, and nobody answers who could end that. It was waited for until the operation's timeout."""
+    recovers = threading.Event()
+    with bk_core.connect(secured.uri.partition("?")[0], operation_timeout_s=60) as stranger:
+        write = type(stranger.store).write_ledger
+
+        def held(store: Any, ledger_id: int, data: bytes, version: int) -> int:
+            state = metadata_codec.decode(data).state
+            assert state is not LedgerState.CLOSED or recovers.wait(60)
+            written = write(store, ledger_id, data, version)
+            recovers.set()
+            return written
+
+        monkeypatch.setattr(type(stranger.store), "write_ledger", held)
+        writer = stranger.create_log("recovered-first", entry_format="raw").writer()
+        with pytest.raises(UnauthorizedError):
+            writer.append(b"x")
+        assert stranger.log("recovered-first").info.segments == 1
+        writer.abandon()

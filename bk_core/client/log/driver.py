@@ -154,11 +154,17 @@ class LeaderWorks:
     def _check_refusal(self) -> None:
         """Raise the reason for which bookies do not admit this client: at once if they never did, and else when the patience is over,
         because certificates and passwords are changed while writers are at work. Each further ledger would stay empty (LINK-10)."""
-        refusal = self._refusal  # another thread may take it away
+        refusal = self._given_up()
         if refusal is not None and self.empty_in_a_row:
-            error, since = refusal
-            if not self._admitted or time.monotonic() - since >= self._patience_s:
-                raise error
+            raise refusal
+
+    def _given_up(self) -> Exception | None:
+        """Return the reason for which bookies do not admit this client if that is not waited out any more."""
+        refusal = self._refusal  # another thread may take it away
+        if refusal is None:
+            return None
+        error, since = refusal
+        return error if not self._admitted or time.monotonic() - since >= self._patience_s else None
 
     def _perform(self, work: Work) -> WorkDone:
         match work:
@@ -197,6 +203,9 @@ class LeaderWorks:
                 return self._create_outcome(error, needed)
             case RecoverLedger() if isinstance(error, _NOT_ADMITTED) and self._insisted is not None:
                 return Outcome.REFUSED  # nothing was written yet, so whoever opens the log is told at once (LINK-10)
+            case RecoverLedger() if isinstance(error, _NOT_ADMITTED):  # of a ledger of ours: bookies have refused its entries, too
+                self.appended(error)
+                return Outcome.UNKNOWN if self._given_up() is None else Outcome.REFUSED
             case RecoverLedger() | CheckLedger():
                 return _recover_outcome(error)
             case CloseLedger():
