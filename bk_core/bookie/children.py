@@ -40,7 +40,24 @@ class _Spawner:
         self._thread = WorkerPool("bk-spawner")
 
     def start(self, job: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-        return self._thread.call(job).result()
+        """Return the process that ``job`` starts. If the wait for it is interrupted, nobody has the process, so it is killed."""
+        made: list[subprocess.Popen[bytes]] = []
+
+        def run() -> subprocess.Popen[bytes]:
+            made.append(job())
+            return made[0]
+
+        try:
+            return self._thread.call(run).result()
+        except BaseException:
+            self._thread.submit(lambda: _kill(made))  # behind the job, which may have yet to begin
+            raise
+
+
+def _kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.kill()
+        process.wait()
 
 
 _spawners: list[_Spawner] = []
@@ -60,7 +77,7 @@ def spawn(command: Sequence[str], *, stdout: Any, stderr: Any, env: Mapping[str,
     group, and only the parent should decide what stops when.
 
     No Python runs in the forked child (launcher.py says why). A program that cannot be started ends with status 127 and says so on
-    ``stderr``.
+    ``stderr``. The process is killed if an interrupt strikes before this returns.
     """
     if sys.platform == "linux":
         command = [sys.executable, "-I", "-S", str(_LAUNCHER), str(os.getpid()), *command]
@@ -139,9 +156,14 @@ class Child:
         log.parent.mkdir(parents=True, exist_ok=True)
         self._log_start = log.stat().st_size if log.exists() else 0
         self._is_ending = False
-        with log.open("ab") as errors, ExitStack() as files:
-            output = files.enter_context(stdout.open("wb")) if isinstance(stdout, Path) else stdout
-            self._process = spawn(command, stdout=errors if output is None else output, stderr=errors, env=env)
+        try:
+            with log.open("ab") as errors, ExitStack() as files:
+                output = files.enter_context(stdout.open("wb")) if isinstance(stdout, Path) else stdout
+                self._process = spawn(command, stdout=errors if output is None else output, stderr=errors, env=env)
+        except BaseException:  # an interrupt: whoever makes this object never gets it
+            if hasattr(self, "_process"):
+                self.kill()
+            raise
 
     @property
     def pid(self) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,6 +101,28 @@ def test_the_id_is_that_of_the_program_and_pipes_break_as_usual(tmp_path: Path) 
             assert spawn(["grep", "SigIgn", "/proc/self/status"], stdout=output, stderr=output).wait(60) == 0
         ignored = int((tmp_path / "out").read_text().split()[1], 16)
         assert not ignored & (1 << (signal.SIGPIPE - 1))
+
+
+@pytest.mark.parametrize("point", ["before the fork", "behind it"])
+def test_an_interrupt_while_a_child_is_started_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
+    """Nobody has the process then, and it would keep its port and directory until this one ends."""
+    started: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
+    popen = subprocess.Popen
+
+    def interrupted(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        if point == "before the fork":
+            signal.raise_signal(signal.SIGINT)
+        made = popen(*arguments, **options)
+        if point == "behind it":
+            signal.raise_signal(signal.SIGINT)
+        started.put(made)
+        return made
+
+    spawn(["true"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).wait(60)
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Child("bookie x", ["sleep", "600"], tmp_path / "log")
+    assert started.get(timeout=60).wait(60) == -signal.SIGKILL
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is no launcher")
