@@ -9,12 +9,13 @@ from array import array
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from threading import Barrier
 
 import pytest
 
 import bk_core
 from bk_core.bookie.local_cluster import LocalCluster
-from bk_core.client.log.history import read_log, update_ledger_list
+from bk_core.client.log.history import read_log, seal_log, update_ledger_list
 from bk_core.client.log.intents import create_intended, intents_of
 from bk_core.client.log.janitor import check_listable, delete_log, gc_log, gc_quietly, trim_log
 from bk_core.client.log.list_store import now_ms, read_ledger_list
@@ -23,6 +24,7 @@ from bk_core.client.log.reader import LogReader
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.sealing import SealLimits
 from bk_core.protocol.log.segments import LogProperties, SegmentRange
+from tests.integration.patience import PATIENCE_S
 
 LIMITS = SealLimits(tail_max=6, chunk=4, fan_out=3)
 RAW = LogProperties(entry_format="raw")
@@ -67,15 +69,19 @@ class Appender:
 def test_rivals_lose_nothing_and_double_nothing_across_levels(client: bk_core.BookKeeper) -> None:
     """Three committers at once, each commit twice, sealing and merging all the while; then trims through the history."""
     with no_leftovers(client) as log:
+        together = Barrier(3)  # each ledger has entries of every part of the log
 
         def run(query: str) -> None:
             appender = Appender(client, log, query)
             for batch in range(25):
+                together.wait(PATIENCE_S)
                 appender.commit(batch)
             appender.handle.close()
 
         with ThreadPoolExecutor(3) as threads:
             list(threads.map(run, "abc"))
+        for _ in range(5):  # what a rival was faster with, and left
+            seal_log(client, log, limits=LIMITS)
         view = read_log(client, log)
         assert [s.seq for s in view.segments()] == list(range(75)) and view.listed.total_rows == 375
         assert view.listed.history[0].level >= 2 and len(view.listed.segments) <= LIMITS.tail_max + 3
