@@ -10,6 +10,7 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from bk_core.client.log.history import read_log
+from bk_core.client.log.list_store import agree
 from bk_core.errors import InvalidArgumentError, LogSchemaError, NoSuchLedgerError, NoSuchLogError
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import Segment
@@ -46,7 +47,7 @@ def views_of(client: Any, options: Options, under_way: bool = False, either: boo
     missing: NoSuchLogError | None = None
     for name in source_logs(options, client, under_way):
         try:
-            views[name] = read_log(client, name)
+            views[name] = _read(client, name, under_way and not waiting)
         except NoSuchLogError as error:
             missing = _unknown(error) if either else with_deleted(error) if under_way else error
             if options.log_pattern is None and not waiting and (not under_way or options.fail_on_data_loss):
@@ -54,6 +55,18 @@ def views_of(client: Any, options: Options, under_way: bool = False, either: boo
     if missing is not None and not views and not waiting:
         raise missing
     return views
+
+
+def _read(client: Any, name: str, surely: bool) -> LogView:
+    """Return the log. ``surely``: one that is missing may have been read by another session, so it is asked for again behind an agreement
+    of the metadata store's servers."""
+    try:
+        return read_log(client, name)
+    except NoSuchLogError:
+        if not surely:
+            raise
+    agree(client)
+    return read_log(client, name)
 
 
 def _unknown(error: NoSuchLogError) -> NoSuchLogError:

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from bk_core.client.log.list_store import no_such_log, now_ms
+from bk_core.client.log.list_store import agree, no_such_log, now_ms
 from bk_core.errors import LogDataLossError, LogError, LogSchemaError
 from bk_core.protocol.log.lag import Lag, lag
 from bk_core.protocol.log.offset import LogOffset, to_json
@@ -101,9 +101,16 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return self._logs.snapshots(fresh, reached)
 
     def _reaching(self, offsets: Offsets) -> dict[str, Snapshot]:
-        """Return snapshots that have come as far as ``offsets``. A server of the metadata store that lags behind is given a moment."""
+        """Return snapshots that have come as far as ``offsets``.
+
+        The session that made them was another one after a restart, so this one's server of the metadata store may be behind them. What is
+        missing of a log is asked for again behind an agreement of the servers, then given a moment.
+        """
         reached = {name: offset.position for name, offset in offsets.items()}
         snapshots = self._snapshots(reached=reached)
+        if any(_lacks(snapshots.get(name), offset) and self._asks_for(name) for name, offset in offsets.items()):
+            self._agree()
+            snapshots = self._snapshots(True, reached)
         deadline = time.monotonic() + CATCH_UP_S
         while any(_falls_short(snapshots.get(name), offset) for name, offset in offsets.items()) and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -134,8 +141,12 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         snapshots = self._snapshots(fresh=True)
         if self._options.log_pattern is not None:
             check_beginning(self._options, snapshots)
+        named = self._options.log_pattern is None and not self._options.wait_for_log
+        if named and set(names) - set(snapshots):
+            self._agree()  # Spark asks in each run, and the run before may have read what this session's server does not know yet
+            snapshots = self._snapshots(fresh=True)
         missing = sorted(set(names) - set(snapshots))
-        if missing and self._options.log_pattern is None and not self._options.wait_for_log:
+        if missing and named:
             raise with_deleted(no_such_log(client_for(self._options.uri, self._options.protocol), missing[0]))
         return {name: self._begin(snapshot) for name, snapshot in snapshots.items()}
 
@@ -252,10 +263,17 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         pattern = self._options.log_pattern
         return name in self._options.log_names() if pattern is None else bool(matching(pattern, [name]))
 
-    def _once(self, name: str) -> dict[str, Snapshot]:
+    def _once(self, name: str, offset: LogOffset) -> dict[str, Snapshot]:
         """Return a log that is not followed, as it is now; {} if it does not exist."""
         assert self._logs is not None
-        return self._logs.once(name)
+        found = self._logs.once(name)
+        if _lacks(found.get(name), offset):
+            self._agree()
+            found = self._logs.once(name)
+        return found
+
+    def _agree(self) -> None:
+        retried(lambda: agree(client_for(self._options.uri, self._options.protocol)))
 
     def _target_of(self, snapshot: Snapshot) -> Position:
         if self._target is None:
@@ -359,7 +377,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             if name not in snapshots and not self._asks_for(name):
                 if here == there:
                     continue
-                snapshots |= self._once(name)  # the log was there when the batch was planned
+                snapshots |= self._once(name, there)  # the log was there when the batch was planned
             if here.log_id == there.log_id and here.position > there.position:
                 raise LogDataLossError(f"offsets of log {name!r} run backwards: {json.dumps(start)} > {json.dumps(end)}", log=name)
             ranges += self._ranges(snapshots.get(name), name, here, there)
@@ -404,6 +422,11 @@ def _clock_ms() -> int:
 
 def _lag_context(behind: Lag) -> dict[str, str]:
     return {"lagRows": str(behind.rows), "lagBytes": str(behind.bytes), "lagSeconds": f"{behind.seconds:.1f}"}
+
+
+def _lacks(snapshot: Snapshot | None, offset: LogOffset) -> bool:
+    """True if the log of ``offset`` is not there, or not as far as that, or is another one."""
+    return snapshot is None or snapshot.log_id != offset.log_id or snapshot.end < offset.position
 
 
 def _falls_short(snapshot: Snapshot | None, offset: LogOffset) -> bool:

@@ -132,6 +132,15 @@ def read_versioned(client: LogClient, name: str) -> tuple[LedgerList, int]:
     return of_this_cluster(client, name, _decoded(name, stored.data), here), stored.version
 
 
+def agree(client: LogClient) -> None:
+    """Have this client's session see what every other session has written so far (metadata.md 2.3).
+
+    A server of the metadata store may be behind what another session has seen. Callers ask for this before they believe that something is
+    missing of which that session knows. Raises what ``list_ledgers`` raises.
+    """
+    next(client.store.list_ledgers(), None)  # it begins with an agreement of the servers
+
+
 def list_if_any(client: LogClient, name: str) -> LedgerList | None:
     """Return what ``read_ledger_list`` does, or None if there is no log, for callers who make it then. The error for a log that is not
     there compares its name with those of all logs, which costs more with each."""

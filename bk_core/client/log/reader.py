@@ -17,7 +17,7 @@ from bk_core.arguments import SECONDS, SECRET, checked
 from bk_core.client.counting import counts_of
 from bk_core.client.here import StaysHere
 from bk_core.client.log.history import read_log
-from bk_core.client.log.list_store import LogClient, ledger_exists, log_path
+from bk_core.client.log.list_store import LogClient, agree, ledger_exists, log_path
 from bk_core.client.resuming import Following, ended_by
 from bk_core.display.words import counted
 from bk_core.errors import (
@@ -100,7 +100,7 @@ def reaching(client: LogClient, name: str, listed: LogView, start: Position) -> 
     try:
         listed.refuse_beyond(start, name)
     except InvalidArgumentError:
-        next(client.store.list_ledgers(), None)  # it syncs: the server of the store may have been behind the position's reader
+        agree(client)  # the server of the store may have been behind the position's reader
     else:
         return listed
     listed = read_log(client, name)

@@ -85,7 +85,7 @@ WRONG: dict[str, list[Any]] = {
 NEGATIVE = ("_id", "_size", "_s", "_ms", "_bytes", "_max", "_entries", "_per_second", "attempts", "bookies", "index", "_ns", "_errors")
 VARIABLE = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 INNER = {  # not for users: parts of writing a log, of machines, and of the janitor
-    "check_listable", "check_repairs_files", "delete_if_unused", "is_of_gone_import", "own_for_import",
+    "agree", "check_listable", "check_repairs_files", "delete_if_unused", "is_of_gone_import", "own_for_import",
     "gc_quietly", "history_of", "read_batches", "seal_log", "update_ledger_list", "write_chunk",
 }  # fmt: skip
 
