@@ -79,6 +79,10 @@ class BatchOrder:
             "stay, and these rows are not written; with a new checkpoint they would be"
         )
 
+    def lacks(self, listed: LedgerList) -> bool:
+        """Return True if the batches before this one are not in the log (BAT-1)."""
+        return self.follows and self._batch.mark is not None and self._standing(listed) is Standing.BEHIND_LOSS
+
     def check_follows(self, listed: LedgerList | None) -> None:
         """Raise LogDataLossError if the batches before this one are not in the log, or there is none (None), unless the option says to go
         on
@@ -89,7 +93,7 @@ class BatchOrder:
             return
         if listed is None:
             self._lost(f"there is no log {self._log!r}: it was deleted, with what the query had written")
-        elif self._batch.mark is not None and self._standing(listed) is Standing.BEHIND_LOSS:
+        elif self._batch.mark is not None and self.lacks(listed):
             mark = listed.committed.get(self._batch.mark[0])
             self._lost(
                 f"log {self._log!r} has no mark of it: the log was deleted and created again, or the query wrote to another one before, or "

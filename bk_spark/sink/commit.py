@@ -16,7 +16,7 @@ from bk_core.client.identity import recover_own
 from bk_core.client.log.history import history_of, update_ledger_list
 from bk_core.client.log.intents import DATA, forget_intent, intents_of
 from bk_core.client.log.janitor import check_listable
-from bk_core.client.log.list_store import store_now_ms
+from bk_core.client.log.list_store import agree, read_versioned, store_now_ms
 from bk_core.client.log.lists import create_log
 from bk_core.errors import BkError, LogDataLossError, LogError, LogSchemaError, NoSuchLedgerError, NoSuchLogError
 from bk_core.protocol.log.batches import Standing
@@ -68,6 +68,7 @@ class _LogCommit:
         self._replayed: Standing | None = None
         self._listed: LedgerList | None = None
         self._freed: tuple[int, ...] = ()
+        self._agreed = False
 
     def judge(self) -> None:
         """Raise what ``publish`` would raise now, without changing anything or stopping anybody."""
@@ -82,7 +83,7 @@ class _LogCommit:
             return listed
 
         try:
-            update_ledger_list(self._client, self.log, look)
+            update_ledger_list(self._client, self.log, look, read=self._read)
         except NoSuchLogError:
             if self._log_ids or not self._options.create_logs:
                 raise
@@ -92,9 +93,10 @@ class _LogCommit:
         self._at_ms = store_now_ms(self._client)
         if not self._log_ids and self._options.create_logs:
             self._check_still_there()
+            self._check_listable("")  # a write that is refused makes no log
             create_log(self._client, self.log, wanted_properties(self._options), exist_ok=True)
         try:
-            self._listed = update_ledger_list(self._client, self.log, self._change)
+            self._listed = update_ledger_list(self._client, self.log, self._change, read=self._read)
         except NoSuchLogError:
             if not self._order.follows:
                 raise
@@ -122,7 +124,7 @@ class _LogCommit:
         """Check, before a log is made, that it is not missing: it may have been there for the batches before this one."""
         if self._order.follows:
             try:
-                update_ledger_list(self._client, self.log, lambda current: current)
+                update_ledger_list(self._client, self.log, lambda current: current, read=self._read)
             except NoSuchLogError:
                 self._order.check_follows(None)
 
@@ -138,6 +140,32 @@ class _LogCommit:
             sweep(self._client, self._options, self.log, self._batch.owner)
         except BkError as error:
             _log.warning("BK-SINK-TIDY left for the next janitor: %s", error, extra={"context": {"log": self.log}})
+
+    # --- the list -----------------------------------------------------------------------------------------------------
+
+    def _read(self, client: Any, name: str) -> tuple[LedgerList, int]:
+        """Read the list. One that lacks what the batch knows of is read again behind an agreement of the metadata store's servers, once:
+        who planned the batch, and who committed the one before, may have had other sessions."""
+        try:
+            listed, version = read_versioned(client, name)
+            if self._agreed or not self._lacks(listed):
+                return listed, version
+        except NoSuchLogError:
+            if self._agreed or not (self._log_ids or self._order.follows):
+                raise
+        agree(client)
+        self._agreed = True
+        return read_versioned(client, name)
+
+    def _lacks(self, listed: LedgerList) -> bool:
+        """Return True for a list of another log than the batch was written for, or without the batches before, or without columns that the
+        log had when the batch was planned."""
+        known = {"", *listed.schemas}
+        return (
+            bool(self._log_ids - {listed.log_id})
+            or self._order.lacks(listed)
+            or any(part.schema not in known and part.base not in known for part in self._parts)
+        )
 
     # --- the change, which is run again on every newer list -------------------------------------------------------------
 
@@ -159,8 +187,11 @@ class _LogCommit:
         if self._batch.mark is not None:
             marked = changed.mark_committed(*self._batch.mark, self._at_ms, self._rows, self._bytes)
             changed = _without_old_one_shots(marked, self._at_ms)
-        check_listable(self._client, self.log, listed.log_id, sorted({r.ledger_id for r in self._ranges}))
+        self._check_listable(listed.log_id)
         return changed
+
+    def _check_listable(self, log_id: str) -> None:
+        check_listable(self._client, self.log, log_id, sorted({r.ledger_id for r in self._ranges}))
 
     def _is_done(self, listed: LedgerList) -> bool:
         return self._batch.mark is not None and not self._log_ids - {listed.log_id} and listed.is_committed(*self._batch.mark)

@@ -135,12 +135,13 @@ def update_ledger_list(
     *,
     timeout_s: float | None = None,
     limits: SealLimits = SEAL_LIMITS,
+    read: Callable[[LogClient, str], tuple[LedgerList, int]] = read_versioned,
 ) -> LedgerList:
     """Change the list as ``change_ledger_list`` does, then seal its surplus. Returns the list as it was changed.
 
     Sealing comes after the change and cannot fail it: where it does not succeed, the list stays longer until the next change.
     """
-    changed = change_ledger_list(client, name, change, timeout_s=timeout_s)
+    changed = change_ledger_list(client, name, change, timeout_s=timeout_s, read=read)
     if next_chunk(changed, limits):
         _seal_quietly(client, name, changed, limits)
     return changed

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from bk_core.arguments import COUNT, SECONDS, SECRET, checked
@@ -30,6 +31,7 @@ from bk_core.client.log.intents import (
 )
 from bk_core.client.log.list_store import (
     LogClient,
+    agree,
     delete_list,
     ledger_exists,
     log_path,
@@ -293,13 +295,23 @@ def check_listable(client: LogClient, log: str, log_id: str, ledger_ids: Iterabl
     for one that does not carry the log's name and, where it carries one, its id (OWN-6). This also serves the first commit of a log, whose
     ledgers carry no id.
 
-    Together with ``condemned`` this leaves no gap: condemning changes the list, so a commit based on an older list conflicts.
+    Together with ``condemned`` this leaves no gap: condemning changes the list, so a commit based on an older list conflicts. Whoever wrote
+    the ledgers may have another session, so one that is missing is asked for again behind an agreement of the metadata store's servers.
     """
     for ledger_id in ledger_ids:
         try:
-            check_ledger(log, log_id, ledger_id, client.ledger_metadata(ledger_id))
+            metadata = _metadata_surely(client, ledger_id)
         except NoSuchLedgerError:
             raise LogError(f"ledger {ledger_id} was deleted by a janitor; write the rows again", ledger_id=ledger_id) from None
+        check_ledger(log, log_id, ledger_id, metadata)
+
+
+def _metadata_surely(client: LogClient, ledger_id: int) -> Any:
+    try:
+        return client.ledger_metadata(ledger_id)
+    except NoSuchLedgerError:
+        until_definite(partial(agree, client), time.monotonic() + update_timeout_s(client))
+    return client.ledger_metadata(ledger_id)
 
 
 # --- trimming and retention -----------------------------------------------------------------------------------------

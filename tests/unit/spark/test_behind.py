@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StructField, StructType
 
 from bk_core.client.log.janitor import delete_log
-from bk_core.errors import LogDataLossError, NoNodeError
+from bk_core.client.log.list_store import read_ledger_list
+from bk_core.client.log.lists import list_logs
+from bk_core.errors import LogDataLossError, LogError, NoNodeError
 from bk_spark.clients import client_for
 from bk_spark.options.table import parse_options
 from bk_spark.source.stream import BookKeeperStreamReader
@@ -50,6 +53,76 @@ class Behind:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
+
+
+# --- the sink ------------------------------------------------------------------------------------------------------------
+
+
+def commit(world: Any, writer: Any, message: Any, *batch_id: int, hidden: tuple[Any, ...] = (), old: dict[str, Any] | None = None) -> int:
+    """Commit with a session at a server that is behind; return how often the servers agreed meanwhile."""
+    real, world.store.store = world.store.store, Behind(world.store.store, hidden, old)
+    try:
+        pickle.loads(pickle.dumps(writer)).commit([message], *batch_id)
+        return int(world.store.store.agreements)
+    finally:
+        world.store.store = real
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_ledger_that_the_committer_does_not_know_yet(world: Any, is_new: bool) -> None:
+    if not is_new:
+        world.create("a")
+    writer = world.writer(log="a")
+    message = world.task(writer, [1, 2])
+    assert commit(world, writer, message, hidden=(message.parts[0].ranges[0].ledger_id,)) == 1
+    assert world.rows("a") == [1, 2]
+
+
+@pytest.mark.parametrize("lossy", ["true", "false"])
+@pytest.mark.parametrize("behind", ["a batch", "the log", "its making anew"])
+def test_a_list_that_lacks_what_the_batch_follows(world: Any, behind: str, lossy: str, caplog: pytest.LogCaptureFixture) -> None:
+    """BAT-1."""
+
+    def run(batch_id: int, **how: Any) -> int:
+        stream = world.stream(log="a", failOnDataLoss=lossy)
+        return commit(world, stream, world.task(stream, [batch_id], query="q"), batch_id, **how)
+
+    if behind == "its making anew":
+        world.create("a")
+    else:
+        assert run(0) == 0
+    old = {"a": world.store.read_here("logs/a")}
+    if behind == "its making anew":
+        delete_log(world.client, "a")
+        run(0)
+    assert run(1) == 0
+    assert run(2, **({"hidden": ("a",)} if behind == "the log" else {"old": old})) == 1
+    assert world.rows("a") == [0, 1, 2] and not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_columns_that_the_committers_list_does_not_have_yet(world: Any) -> None:
+    world.write([1], log="a")
+    old = {"a": world.store.read_here("logs/a")}
+    world.write({"id": [2], "b": [3]}, schema="id long, b long", log="a", mergeSchema="true")
+    writer = world.writer("id long, b long, c long", log="a", mergeSchema="true")
+    assert commit(world, writer, world.task(writer, {"id": [4], "b": [5], "c": [6]}), old=old) == 1
+    assert read_ledger_list(world.client, "a").total_rows == 3
+
+
+def test_a_loss_that_the_servers_agree_on_is_one(world: Any) -> None:
+    """BAT-1. The refused write makes no log either."""
+    stream = world.stream(log="a")
+    commit(world, stream, world.task(stream, [0], query="q"), 0)
+    delete_log(world.client, "a")
+    message = world.task(stream, [1], query="q")
+    with pytest.raises(LogDataLossError, match="there is no log 'a'"):
+        commit(world, stream, message, 1)
+    writer = world.writer(log="b")
+    message = world.task(writer, [1])
+    world.client.delete_ledger(message.parts[0].ranges[0].ledger_id)
+    with pytest.raises(LogError, match="deleted by a janitor"):
+        commit(world, writer, message)
+    assert list_logs(world.client) == []
 
 
 # --- the source ----------------------------------------------------------------------------------------------------------
