@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -24,6 +25,7 @@ from bk_spark.entries.columns import RunSplitter
 from bk_spark.entries.ranges import EntryRange
 from bk_spark.entries.unpacking import Entries
 
+_log = logging.getLogger("bk_spark.read")
 OPENERS = 4  # ledgers that a reader opens ahead
 Stretch = list[EntryRange]
 LedgerEnd = tuple[int, int, bool]
@@ -34,8 +36,8 @@ LedgerEnd = tuple[int, int, bool]
 class RangeReader:
     """Reads ranges with one client. ``reads`` are its read options, ``known`` the metadata of ledgers that need not be asked for.
 
-    Without ``fail_on_data_loss`` ledgers that are gone are left out. ``advice`` ends the message of the error otherwise; it is asked with
-    the ledger's id.
+    Without ``fail_on_data_loss`` ledgers that are gone are left out, with a warning for each stretch. ``advice`` ends the message of the
+    error otherwise; it is asked with the ledger's id.
     """
 
     client: Any
@@ -62,11 +64,15 @@ class RangeReader:
     def _there(self, stretch: Stretch, ledger: Any, runs: Iterator[Entries]) -> Iterator[Entries]:
         """Yield the runs. If the ledger is found to be gone on the way, ``fail_on_data_loss`` decides between an error and an early end.
         Raises LogDataLossError if it was closed before their end since the planner looked; ClusterChangedError (OWN-2)."""
+        here = stretch[0].first
         try:
-            yield from runs
+            for run in runs:
+                here = run.first_entry_id + run.count
+                yield run
         except NoSuchLedgerError:
             if self.fail_on_data_loss:
                 raise self._deleted(stretch) from None
+            _warn_of_lost(stretch, here)
         except BkError:
             if self.client.store.cluster_has_changed:
                 self.client.store.check_cluster()
@@ -101,6 +107,7 @@ class RangeReader:
                 except NoSuchLedgerError:
                     if self.fail_on_data_loss:
                         raise self._deleted(stretch) from None
+                    _warn_of_lost(stretch, stretch[0].first)
                     continue
                 yield stretch, handle
         finally:
@@ -117,6 +124,24 @@ class RangeReader:
         whose = "" if name is None else f" of log {name!r}"
         message = f"entries {first.first}..{last.last} of ledger {first.ledger_id}{whose} are lost: the ledger does not exist (any more)"
         return LogDataLossError(f"{message}. {self.advice(first.ledger_id)}", ledger=first.ledger_id)
+
+
+def _warn_of_lost(stretch: Stretch, here: int) -> None:
+    """Warn that entries from ``here`` on are left out, as the driver does of a ledger that it finds gone when it plans."""
+    first, left = stretch[0], [_rows_from(r, here) for r in stretch if r.last >= here]
+    rows = None if None in left else sum(count or 0 for count in left)
+    whose = "" if first.log is None else f" of log {first.log!r}"
+    counted = "" if rows is None else f" ({rows:,} rows)"
+    message = f"ledger {first.ledger_id}{whose} does not exist any more: its entries {here}..{stretch[-1].last}{counted} are lost"
+    context = {"log": first.log or "", "ledger": str(first.ledger_id), "rows": "" if rows is None else str(rows)}
+    _log.warning("%s", LogDataLossError(message, ledger=first.ledger_id), extra={"context": context})
+
+
+def _rows_from(r: EntryRange, here: int) -> int | None:
+    """Return the rows of the range from entry ``here`` on; None if they are not known."""
+    if here <= r.first or r.rows is None:
+        return r.rows
+    return r.rows - ((here - r.first) * r.rows_per_entry - r.skip_rows) if r.rows_per_entry else None
 
 
 def _touching(ranges: Sequence[EntryRange]) -> Iterator[Stretch]:

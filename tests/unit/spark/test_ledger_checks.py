@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
+from bk_core.client.ledger.read_handle import ReadHandle
 from bk_core.client.log.history import update_ledger_list
 from bk_core.client.log.list_store import now_ms
 from bk_core.errors import LogDataLossError, NoSuchLedgerError, WrongPasswordError
@@ -18,9 +19,11 @@ from bk_core.protocol.ledger.metadata import LedgerMetadata
 from bk_spark.datasource import BookKeeperDataSource
 from bk_spark.entries.ranges import EntryRange
 from bk_spark.options.table import Options, parse_options
+from bk_spark.sink import data_ledgers
 from bk_spark.source import known, snapshot
 from bk_spark.source.known import Known
 from bk_spark.source.ledger_checks import check_password
+from bk_spark.source.stretches import RangeReader
 from tests.spark_clients import close_clients
 
 SCHEMA = StructType([StructField("id", LongType())])
@@ -64,6 +67,59 @@ def test_a_listed_ledger_that_is_gone_is_told_at_planning(world: Any, uri: str, 
         (task,) = read(uri, log="gone", failOnDataLoss="false")
     assert lost not in {r.ledger_id for r in task.ranges} and len(task.ranges) == 1
     assert f"lists ledger {lost}, which does not exist" in caplog.text
+
+
+@pytest.mark.parametrize("on_the_way", [False, True])
+def test_a_ledger_that_goes_before_its_task_reads_it_is_told_by_the_task(
+    world: Any, uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, on_the_way: bool
+) -> None:
+    """With the log, the ledger and the rows that are left out, once for each stretch of entries."""
+    ids = list(range(100))
+    world.write(ids, log="a", entrySize="64")
+    (gone,) = world.ledgers()
+    data_ledgers._kept.clear()
+    world.write([100], log="a")
+    read = BookKeeperDataSource({"metadataServiceUri": uri, "log": "a", "failOnDataLoss": "false"}).reader(SCHEMA)
+    (task,) = read.partitions()
+    planned = [r for r in task.ranges if r.ledger_id == gone]
+    real = ReadHandle.read_runs
+
+    def runs(handle: Any, first: int, last: int, **how: Any) -> Iterator[Any]:
+        if handle.ledger_id != gone:
+            yield from real(handle, first, last, **how)
+            return
+        if on_the_way:
+            yield from real(handle, first, first, **how)
+        raise NoSuchLedgerError(f"ledger {gone} does not exist", ledger=gone)
+
+    monkeypatch.setattr(ReadHandle, "read_runs", runs)
+    with caplog.at_level(logging.WARNING, "bk_spark.read"):
+        shown = [value for batch in read.read(task) for value in batch.column(0).to_pylist()]
+    seen = planned[0].rows_per_entry if on_the_way else 0
+    here, lost = planned[0].first + on_the_way, 100 - seen
+    assert shown == [*ids[:seen], 100] and planned[0].entries > 1
+    (told,) = [record for record in caplog.records if record.name == "bk_spark.read"]
+    words = f"ledger {gone} of log 'a' does not exist any more: its entries {here}..{planned[-1].last} ({lost} rows) are lost"
+    assert words in told.getMessage() and told.levelno == logging.WARNING
+    assert told.__dict__["context"] == {"log": "a", "ledger": str(gone), "rows": str(lost)}
+
+
+def test_a_ledger_that_a_task_cannot_open_any_more_is_told_by_the_task(
+    world: Any, uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.write([1, 2], log="a")
+    (gone,) = world.ledgers()
+    read = BookKeeperDataSource({"metadataServiceUri": uri, "log": "a", "failOnDataLoss": "false"}).reader(SCHEMA)
+    (task,) = read.partitions()
+
+    def missing(*_: Any) -> Any:
+        raise NoSuchLedgerError(f"ledger {gone} does not exist", ledger=gone)
+
+    monkeypatch.setattr(RangeReader, "_open", missing)
+    with caplog.at_level(logging.WARNING, "bk_spark.read"):
+        assert not [row for batch in read.read(task) for row in batch.to_pylist()]
+    (told,) = [record for record in caplog.records if record.name == "bk_spark.read"]
+    assert "(2 rows) are lost" in told.getMessage()
 
 
 def test_a_live_ledger_that_is_gone_is_a_loss_of_a_batch_read_too(world: Any, uri: str, caplog: pytest.LogCaptureFixture) -> None:
