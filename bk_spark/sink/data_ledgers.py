@@ -33,7 +33,7 @@ Key = tuple[Any, ...]
 class DataLedger:
     """An open ledger of this process. ``bytes`` and ``entries`` count everything appended to it, garbage too."""
 
-    key: Key
+    key: Key = field(repr=False)  # it has the password
     log: str
     handle: Any
     opened_s: float

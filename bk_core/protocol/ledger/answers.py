@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bk_core import kernels
 from bk_core.errors import DigestError, RemoteProtocolError
@@ -22,7 +22,7 @@ class Wanted:
     last: int
     step: int
     digest_type: DigestType
-    hmac_key: bytes
+    hmac_key: bytes = field(repr=False)
 
 
 def entry_run(items: BytesLike, header_bytes: int, wanted: Wanted) -> tuple[EntryRun | None, DigestError | None]:

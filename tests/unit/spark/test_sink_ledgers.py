@@ -155,6 +155,13 @@ def test_the_password_is_the_ledgers(world: Any) -> None:
     world.client.open_ledger(ledger, password=b"secret").close()
 
 
+def test_an_open_ledger_does_not_show_its_password(world: Any) -> None:
+    stream = world.stream(log="a", password="hush")
+    world.task(stream, [1], query="q")
+    (kept,) = data_ledgers._kept.values()
+    assert "hush" in repr(kept.key) and "hush" not in repr(kept) and "log='a'" in repr(kept)
+
+
 def test_a_password_in_a_file_is_the_ledgers_and_in_no_pickle(world: Any, tmp_path: Path) -> None:
     """The file is read in each process and again at each use."""
     file = tmp_path / "password"

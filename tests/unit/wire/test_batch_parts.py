@@ -138,3 +138,7 @@ def test_only_a_good_answer_has_bodies_to_take(response: Response, head: tuple[i
     """wire-protocol.md 5.3: a long frame may be the answer to a single read just as well."""
     frame = connection.ServerProtocol().encode(response, connection.ReplyTo("v2", 2))
     assert connection.batch_head(bytes(3) + frame, 3) == head
+
+
+def test_the_key_of_a_digest_is_not_shown() -> None:
+    assert "hush" not in repr(Wanted(LEDGER, 0, 1, 1, DigestType.MAC, b"hush"))
