@@ -221,8 +221,7 @@ def checkpoint_location(
                     continue
                 application.check_where(where)
                 if not _is_open_here(application, name, asked):
-                    _open_or_leave(application, name, uri, protocol, patience_s, options)
-                    application.asked[name] = asked
+                    _open_or_leave(application, name, asked, options)
             activate(spark)  # whoever asks for a checkpoint writes next, perhaps in a thread that has no session yet
             return hadoop_conf.location(name, secure=application.where["tls"] is not None)
 
@@ -307,12 +306,10 @@ def _is_open_here(application: _Application, name: str, asked: dict[str, Any]) -
     return True
 
 
-def _open_or_leave(
-    application: _Application, name: str, uri: str, protocol: WireProtocol, patience_s: float | None, options: dict[str, Any]
-) -> None:
+def _open_or_leave(application: _Application, name: str, asked: dict[str, Any], options: dict[str, Any]) -> None:
     """Errors speak of the checkpoint. An application whose first checkpoint cannot be opened is left without a gateway, as it was."""
     try:
-        _open(application, name, uri, protocol, patience_s, options)
+        _open(application, name, asked, options)
     except BaseException as error:
         ended = application.gateway.is_closing or application.has_ended()
         if ended or not application.read_timeout_s:
@@ -340,14 +337,12 @@ def _with_its_name(error: BkError, name: str) -> BkError:
     return error.retold(text)
 
 
-def _open(
-    application: _Application, name: str, uri: str, protocol: WireProtocol, patience_s: float | None, options: dict[str, Any]
-) -> None:
+def _open(application: _Application, name: str, asked: dict[str, Any], options: dict[str, Any]) -> None:
     from bk_core.client.files.imports import delete_unfinished_imports, forget_import, is_made_by_import, unfinished_imports
     from bk_core.client.files.names import store_log
     from bk_core.client.files.store import FileStore
 
-    client = application.client(uri, protocol, patience_s)
+    client = application.client(asked["uri"], asked["protocol"], asked["patience_s"])
     waits_s = client.config.operation_timeout_s
     read_timeout_s = max(READ_TIMEOUT_MIN_S, REQUEST_PATIENCES * waits_s + 60)
     application.check_wait(read_timeout_s, waits_s)
@@ -371,6 +366,7 @@ def _open(
             done = "its files are those from before it, and what the import had written was deleted"
             log.warning("an import of the checkpoint %s was killed or fenced before it was done: %s", name, done)
         application.lead_spark_here(read_timeout_s)
+        application.asked[name] = asked  # before it is served, because an interrupt may come right behind that
         if not application.gateway.add(name, CheckpointFiles(store, waits_s)):
             raise _stopped()
     except BaseException:

@@ -306,6 +306,42 @@ def test_a_checkpoint_that_is_opened_while_its_session_stops_is_closed(driver: D
     assert driver.clients == [] and not driver.gateway.files
 
 
+@pytest.mark.parametrize("where", ["add", "_open", "_open_or_leave"])
+@pytest.mark.parametrize("then", ["again", "close"])
+def test_a_checkpoint_whose_opening_is_interrupted_at_its_end_can_be_opened_and_closed(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, where: str, then: str
+) -> None:
+    owner = driver.gateway if where == "add" else location
+    real = getattr(owner, where)
+
+    def strike(*args: Any) -> None:
+        real(*args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(owner, where, strike)
+        driver.checkpoint()
+    (first,) = driver.stores
+    assert first.is_closed == (where == "add") and list(driver.gateway.files) == ["x"]
+    if then == "close":
+        close(driver.session, "x")
+        assert first.is_closed and not driver.gateway.files
+        return
+    assert driver.checkpoint() == driver.checkpoint()
+    assert (driver.stores == [first]) == (where != "add") and not driver.stores[-1].is_closed
+
+
+def test_a_checkpoint_that_could_not_be_opened_was_never_open(driver: Driver) -> None:
+    def fail(what: str) -> None:
+        raise OperationTimeoutError("no bookies")
+
+    driver.meanwhile = fail
+    with pytest.raises(OperationTimeoutError):
+        driver.checkpoint()
+    with pytest.raises(InvalidArgumentError, match="no checkpoint 'x' to close"):
+        close(driver.session, "x")
+
+
 @pytest.mark.parametrize("calls", [close, lambda session: checkpoint_location(session, "y", uri="zk://a/l")], ids=["close", "open"])
 def test_a_handler_of_a_signal_is_told_that_it_cannot_wait_for_the_call_that_it_interrupts(
     driver: Driver, calls: Callable[[Any], Any]

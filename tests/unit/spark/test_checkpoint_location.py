@@ -149,7 +149,7 @@ def test_an_open_that_fails_names_the_checkpoint(error: BkError, told: str, monk
     monkeypatch.setattr(location, "_open", fail)
     application: Any = SimpleNamespace(read_timeout_s=1.0, gateway=SimpleNamespace(is_closing=False), has_ended=lambda: False)
     with pytest.raises(type(error)) as caught:
-        location._open_or_leave(application, "x", "zk://a/l", "v2", None, {"password": b""})
+        location._open_or_leave(application, "x", {}, {"password": b""})
     assert caught.value.args[0].startswith(told) and caught.value.context.items() >= error.context.items()
     assert caught.value.outcome_unknown == error.outcome_unknown and caught.value.__cause__ is error
 
