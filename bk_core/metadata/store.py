@@ -87,7 +87,7 @@ class Registration(Protocol):
     """The registration of a running bookie. It registers again after a lost session."""
 
     def set_readonly(self, readonly: bool) -> None:
-        """Register the bookie as read-only, or as writable again."""
+        """Register the bookie as read-only, or as writable again. Nothing happens once the registration was taken away."""
 
     def close(self) -> None:
         """Take the registration away. Idempotent."""

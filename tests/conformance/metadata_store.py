@@ -288,6 +288,7 @@ def _check_bookies(one: MetadataStore, two: MetadataStore, open_store: OpenStore
     eventually(lambda: views[-1] == BookieView(("bookie-a",), ()))
     first.close()
     first.close()
+    first.set_readonly(True)  # its bookie was told so while it stopped
     eventually(lambda: two.bookies() == BookieView((), ()))
     with opened(open_store) as third:
         third.register_bookie("bookie-a", "127.0.0.3", 3183)

@@ -342,6 +342,8 @@ class NodeRegistration:
         """Make the new node, then delete the old one (metadata.md 4.1). If that fails, the keeper finishes it."""
         with self._lock:
             self._readonly = readonly
+            if self._closed:  # nobody would look after the node, which would stay for as long as the session
+                return
             try:
                 self._apply()
             finally:

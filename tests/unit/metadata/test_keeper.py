@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import pytest
 
 from bk_core.errors import MetadataUnavailableError
 from bk_core.metadata.tree import watches
-from bk_core.metadata.tree.watches import Keeper
+from bk_core.metadata.tree.names import ZOOKEEPER
+from bk_core.metadata.tree.nodes import Stat
+from bk_core.metadata.tree.watches import Keeper, NodeRegistration
 
 PATIENCE_S = 60.0
 
@@ -48,6 +51,44 @@ def test_a_look_that_failed_is_taken_again_whatever_else_there_is_to_look_at(mon
             keeper.add(charge)
             keeper.look_at(charge)
         assert failing.done.wait(PATIENCE_S) and failing.looks == 2
+    finally:
+        keeper.close()
+        keeper.join()
+
+
+class Nodes:
+    """The nodes of a registry, all of one session."""
+
+    def __init__(self) -> None:
+        self.there: set[str] = set()
+
+    def session_id(self) -> int:
+        return 7
+
+    def stat(self, path: str, watch: Any) -> Stat | None:
+        return Stat(1, 1, 0, 7) if path in self.there else None
+
+    def create(self, path: str, data: bytes, *, ephemeral: bool, under: str) -> None:
+        self.there.add(path)
+
+    def remove_own(self, path: str) -> None:
+        self.there.discard(path)
+
+
+def test_a_registration_that_was_taken_away_does_not_come_back_as_read_only() -> None:
+    """The bookie may be told to be read-only while it stops. Nobody would look after that node, nor remove it."""
+    nodes: Any = Nodes()
+    keeper = Keeper()
+    closed: list[NodeRegistration] = []
+    registration = NodeRegistration(nodes, keeper, "/l", ZOOKEEPER, "a:1", b"", False, held_s=1, on_close=closed.append)
+    try:
+        registration.start()
+        registration.set_readonly(True)
+        assert nodes.there == {ZOOKEEPER.registration("/l", "a:1", True)}
+        registration.close()
+        for readonly in (True, False):
+            registration.set_readonly(readonly)
+            assert not nodes.there and closed == [registration]
     finally:
         keeper.close()
         keeper.join()
