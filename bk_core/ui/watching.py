@@ -212,6 +212,7 @@ class Watcher:
         """Read the metadata of some ledgers, and tell what has happened to them; return how many."""
         count = 0
         for ledger_id in islice(ids, most):
+            is_marked = ledger_id in self._changed
             self._changed.discard(ledger_id)  # before the read, so that a change during it counts
             count += 1
             try:
@@ -223,6 +224,10 @@ class Watcher:
             except MetadataFormatError:
                 self.index.learn(ledger_id, None)
                 continue
+            except BaseException:
+                if is_marked:  # nothing else leads to another look at a ledger that is watched
+                    self._changed.add(ledger_id)
+                raise
             before = self._open.get(ledger_id)
             if before is not None or ledger_id in self._new:
                 self._tell(of_metadata(ledger_id, before, metadata))

@@ -6,16 +6,21 @@ import os
 import pickle
 import stat
 from array import array
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from bk_core.client.doctor.findings import Finding
 from bk_core.errors import InvalidArgumentError, MetadataUnavailableError
-from bk_core.metadata.store import BookieView
+from bk_core.metadata import open_store
+from bk_core.metadata.store import BookieView, Versioned
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from bk_core.protocol.ledger.metadata_codec import encode
 from bk_core.ui.answers import KEPT_MAX, Answers
 from bk_core.ui.events import EVENTS_MAX, ClusterEvent, EventLog, of_bookies, of_ids, of_metadata
 from bk_core.ui.guard import Token, cookie_value, host_of, is_own_host, token_of_file
@@ -25,9 +30,41 @@ from bk_core.ui.markup import Markup, joined, table, tag, text
 from bk_core.ui.pages import examinations
 from bk_core.ui.pages.ledger import hexadecimal
 from bk_core.ui.pages.ledgers import number
+from bk_core.ui.watching import Watcher
 
 OPEN = LedgerMetadata(3, 2, 2, LedgerState.OPEN, (Fragment(0, ("b1:1", "b2:1", "b3:1")),))
 CLOSED = OPEN.closed(9, 100)
+
+# --- looks ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_change_that_could_not_be_read_is_read_at_the_next_look(request: pytest.FixtureRequest) -> None:
+    """A ledger that has a watch is looked at when that fires, and in no turn."""
+    store = open_store(f"memory://{request.node.name}")
+    failures: list[Exception] = []
+
+    def read_ledger(ledger_id: int) -> Versioned:
+        if failures:
+            raise failures.pop()
+        return store.read_ledger(ledger_id)
+
+    reached = SimpleNamespace(**{name: getattr(store, name) for name in ("cluster_id", "cookies", "is_connected", "watch_ledger")})
+    reached.read_ledger = read_ledger
+    client: Any = SimpleNamespace(store=reached, bookies=store.bookies, logs=lambda: (), list_ledgers=store.list_ledgers)
+    with closing(store):
+        store.initialize_cluster()
+        version = store.create_ledger(0, encode(OPEN))
+        watcher = Watcher(client, look_s=0.0)
+        for _ in range(3):
+            watcher._turn()
+        assert not watcher._changed and [one.state for one in watcher._open.values()] == [LedgerState.OPEN]
+        store.write_ledger(0, encode(CLOSED), version)
+        failures.append(MetadataUnavailableError("a server is started again"))
+        watcher._turn()
+        assert not failures and watcher._open
+        watcher._turn()
+        assert not watcher._open and "CLOSED" in " ".join(one.said for one in watcher.events.newest(ledger=0)).upper()
+
 
 # --- guard ---------------------------------------------------------------------------------------------------------------
 
