@@ -19,6 +19,7 @@ from bk_core.errors import (
     InvalidArgumentError,
     LogDataLossError,
     LogError,
+    MetadataDeniedError,
     NoSuchLogError,
     NullValueError,
     OperationTimeoutError,
@@ -179,6 +180,23 @@ def test_a_failed_write_leaves_nothing_behind(world: Any) -> None:
         zombie.finish()
     zombie.discard()
     assert world.ledgers() == set() and own not in [ledger.ledger_id for ledger in data_ledgers._kept.values()]
+
+
+def test_a_first_write_whose_commit_fails_leaves_an_empty_log_at_most(world: Any) -> None:
+    """It is not removed, because others may have planned writes to it meanwhile. The next write takes it."""
+    writer = world.writer(log="a")
+    message = world.task(writer, [1, 2])
+
+    def fail() -> None:
+        raise MetadataDeniedError("the right was taken away")
+
+    world.store.before_write = fail
+    with pytest.raises(MetadataDeniedError):
+        writer.commit([message])
+    writer.abort([message])
+    assert world.rows("a") == [] and not world.ledgers() and not intents_of(world.client, "a")
+    world.write([3], log="a")
+    assert world.rows("a") == [3]
 
 
 def test_a_failed_write_leaves_ledgers_alone_that_a_query_shares(world: Any) -> None:
