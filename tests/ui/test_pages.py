@@ -88,12 +88,15 @@ def test_payloads_and_custom_metadata_of_others_are_text(world: World, visitor: 
     assert "safe\\u202e\\x07txt.exe" in entry.text and "73 61 66 65 e2 80 ae 07" in entry.text and BIDI not in entry.body
 
 
-def test_names_of_logs_are_text(world: World, visitor: Visitor) -> None:
-    for path in ("/logs", "/", f"/logs/{quote(HOSTILE_LOG, safe='')}"):
+def test_a_node_whose_name_no_log_can_have_is_text_wherever_it_is_told(world: World, visitor: Visitor) -> None:
+    """It is not among the logs. The page of its name, and that of what is wrong here, tell of it."""
+    for path in ("/logs", "/"):
         got = visitor.settled(path)
         sound(got)
-        assert HOSTILE_LOG in got.text and HOSTILE_LOG not in got.body
-    assert visitor.get(f"/find?q={quote(HOSTILE_LOG)}").headers["location"] == f"/logs/{quote(HOSTILE_LOG, safe='')}"
+        assert HOSTILE_LOG not in got.text and HOSTILE_LOG not in got.body and "events" in got.text
+    got = visitor.settled(f"/logs/{quote(HOSTILE_LOG, safe='')}")
+    sound(got)
+    assert HOSTILE_LOG in got.text and HOSTILE_LOG not in got.body
 
 
 @pytest.mark.parametrize(

@@ -209,7 +209,7 @@ class _Pass:
 
 @checked(min_age_s=SECONDS, password=SECRET, at_ms=COUNT)
 def gc_log(client: LogClient, log: str, *, min_age_s: float = INTENT_AGE_S, password: bytes = b"", at_ms: int | None = None) -> GcReport:
-    """Clean up after vanished writers. Safe at any time: a commit that races with it fails with a clear error and its batch is run again.
+    """Clean up after vanished writers. Safe at any time: a commit that races with it fails with a clear error, and has to be made again.
 
     Intents of processes that ran on this host and are gone, and all older than ``min_age_s``: a ledger that is listed is closed (its
     committed ranges stay); one that is not is condemned in the list, so no later commit can name it, then fenced, recovered, deleted,
