@@ -11,7 +11,8 @@ KEPT_BYTES of each file are allocated before they are needed, so that a fence or
 scarce the files turn earlier and give back the rest, which the database may need more (BKE-9).
 
 A record is begun only after the one before it was synced. So after a crash the last one may be torn, and nothing can lie behind it: a sound
-record behind an unsound one means that acknowledged data is damaged, which is an error and never a shorter journal (B-7).
+record behind an unsound one means that acknowledged data is damaged, which is an error and never a shorter journal (B-7). The last one may
+also be whole and not synced yet, so the files are synced (``Journal.sync``) before anything that they say is answered.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class Journal:
         Raises BookieIOError if a file is missing or another journal's, or if records are damaged that others follow.
         """
         self._id = journal_id
+        self._directory = directory
         self._released = self.number = after
         self._again = False  # the last attempt to append failed
         self._lock = threading.Lock()  # no file is cut while a record is written
@@ -98,6 +100,13 @@ class Journal:
                 replay(number, content)
                 self.number = number
         return file
+
+    def sync(self) -> None:
+        """Make durable what was replayed, and the names of the directory. An earlier process may have been killed between a write and its
+        sync, or between a rename and its sync; what it did is here all the same, as long as the machine has power."""
+        for file in self._files:
+            os.fdatasync(file.descriptor)
+        _sync_directory(self._directory)
 
     def append(self, content: Sequence[BytesLike]) -> int:
         """Write one record, sync it and return its number. After an OSError the next call writes in the same place."""
@@ -169,6 +178,10 @@ def create(directory: Path, journal_id: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(directory / name)
+    _sync_directory(directory)
+
+
+def _sync_directory(directory: Path) -> None:
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -161,7 +161,12 @@ class LmdbBookieStorage:
                     txn.put(JOURNAL_KEY, state)
             self._journal_id, after = JOURNAL_STATE.unpack(state)
             journal = Journal(self.directory, self._journal_id, after, self._replay)
-            journal.keep_room()
+            try:
+                journal.sync()  # what was replayed counts as durable from now on (B-1, B-4)
+                journal.keep_room()
+            except BaseException:
+                journal.close()
+                raise
             return journal
         except (lmdb.Error, struct.error, OSError) as error:
             raise BookieIOError(f"journal in {self.directory} cannot be opened: {error}") from error

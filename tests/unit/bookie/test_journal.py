@@ -309,6 +309,48 @@ def test_b6_a_kill_between_journal_and_database(tmp_path: Path, monkeypatch: pyt
     storage.close()
 
 
+def test_b4_b6_a_record_that_was_written_and_not_synced_is_synced_before_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B-4, B-6: a process was killed between the two. The next one has the fence, and would answer it again without a sync, so the files
+    and their names are synced before the storage is open."""
+    (tmp_path / "after").mkdir()
+    storage = LmdbBookieStorage(tmp_path / "before")
+
+    def fail(_descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", fail)
+        storage.apply(Persist(LedgerRecord(1, b"k", fenced=True)))
+        with pytest.raises(BookieIOError, match="Input/output"):
+            storage.sync()
+        for name in ("data.mdb", *NAMES):
+            shutil.copy(tmp_path / "before" / name, tmp_path / "after" / name)
+    storage.close()
+    synced: set[int] = set()
+    for call in ("fsync", "fdatasync"):
+        sync = getattr(os, call)
+        monkeypatch.setattr(os, call, lambda descriptor, sync=sync: (synced.add(os.fstat(descriptor).st_ino), sync(descriptor))[1])
+    storage = LmdbBookieStorage(tmp_path / "after")
+    synced_first = set(synced)
+    record = storage.ledger(1)
+    assert record is not None and record.fenced and storage.position == storage.durable_position
+    assert {(tmp_path / "after" / name).stat().st_ino for name in (*NAMES, ".")} <= synced_first
+    storage.close()
+
+
+def test_b1_what_cannot_be_synced_at_the_start_is_not_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    LmdbBookieStorage(tmp_path).close()
+
+    def fail(_descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", fail)
+        with pytest.raises(BookieIOError, match="Input/output"):
+            LmdbBookieStorage(tmp_path)
+    LmdbBookieStorage(tmp_path).close()
+
+
 def test_b11_a_database_that_fails_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """B-11: the journal goes on confirming, the host hears of it, and nothing is lost."""
     monkeypatch.setattr("bk_core.bookie.storage.STORE_AFTER_S", 0.01)
