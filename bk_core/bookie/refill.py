@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -15,7 +16,14 @@ from bk_core.bookie.guard import ClusterGuard
 from bk_core.bookie.identity import loss_file, sync_directory
 from bk_core.bookie.loop import UNCOMMITTED_BYTES_MAX, BookieServer
 from bk_core.bookie.replicas import ReplicaReader
-from bk_core.errors import BookieIOError, CollectionRefusedError, DigestError, MetadataFormatError, NoNodeError
+from bk_core.errors import (
+    BookieIOError,
+    CollectionRefusedError,
+    DigestError,
+    MetadataContradictionError,
+    MetadataFormatError,
+    NoNodeError,
+)
 from bk_core.metadata.store import MetadataStore
 from bk_core.protocol.bookie import AfterLoss, after_loss, decided_entries, may_leave_limbo
 from bk_core.protocol.entry.digests import hmac_key, master_key
@@ -41,18 +49,21 @@ class OnLoop(Protocol):
 def mark_losses(server: BookieServer, store: MetadataStore, bookie_id: BookieId) -> int:
     """Fence every ledger that may have lost something here, or put it into limbo, durably and before the loop runs (RC-26).
 
-    Returns the number of ledgers in limbo. Errors of the metadata store mean that the bookie must not serve; so does CollectionRefusedError
+    Returns the number of ledgers in limbo. One that is listed and not found is among them, unless it is gone whichever server is asked
+    (BKE-10). Errors of the metadata store mean that the bookie must not serve; so does CollectionRefusedError
     when the cluster went or changed while its ledgers were listed (BKE-1).
     """
     cluster = store.instance_id()
     limbo: list[int] = []
     closed: list[int] = []
+    absent: list[int] = []
     keys: dict[int, bytes] = {}
     for ledger_id in store.list_ledgers():
         try:
             metadata = read_metadata(store, ledger_id)
         except NoNodeError:
-            continue  # it was deleted since it was listed
+            absent.append(ledger_id)
+            continue
         if metadata is not None and metadata.stores_password:
             keys[ledger_id] = master_key(metadata.password)
         match after_loss(metadata, bookie_id):
@@ -62,6 +73,7 @@ def mark_losses(server: BookieServer, store: MetadataStore, bookie_id: BookieId)
                 closed.append(ledger_id)
             case AfterLoss.NOTHING:
                 pass
+    limbo += _perhaps_there(store, absent)
     if (found := store.instance_id()) != cluster:
         raise CollectionRefusedError(f"the metadata store changed from cluster {cluster} to {found} while its ledgers were listed")
     server.change(server.machine.enter_limbo(limbo, keys))
@@ -69,6 +81,18 @@ def mark_losses(server: BookieServer, store: MetadataStore, bookie_id: BookieId)
     server.storage.sync()
     log.warning("data was lost: %d ledgers are in limbo until they are recovered; %d closed ones are fenced", len(limbo), len(closed))
     return len(limbo)
+
+
+def _perhaps_there(store: MetadataStore, absent: Sequence[int]) -> list[int]:
+    """Return those of the ledgers that may exist although one server has no metadata of them."""
+    if not absent:
+        return []
+    try:
+        gone = set(store.gone_ledgers(absent))
+    except MetadataContradictionError as error:
+        log.warning("ledgers that seem to be gone are taken for lost here: %s", error)
+        gone = set()
+    return [ledger_id for ledger_id in absent if ledger_id not in gone]
 
 
 def read_metadata(store: MetadataStore, ledger_id: int) -> LedgerMetadata | None:
@@ -114,13 +138,17 @@ class Refill:
 
     def run(self) -> bool:
         """Make one attempt and return True if nothing is left to do. Raises CollectionRefusedError for an empty or foreign metadata store
-        (BKE-1)."""
+        (BKE-1), and if its servers contradict each other (BKE-10)."""
         if not self.wanted:
             return True
         self._guard.require_home()
         limbo = set(self._server.storage.limbo_ids())
-        ledger_ids = {*limbo, *(self._store.list_ledgers() if self._left is None else self._left)}
-        self._left = {ledger_id for ledger_id in sorted(ledger_ids) if not self._try(ledger_id, ledger_id in limbo)}
+        ledger_ids = {*limbo, *(self._all() if self._left is None else self._left)}
+        absent: list[int] = []
+        self._left = {
+            ledger_id for ledger_id in sorted(ledger_ids) if not self._try(ledger_id, partial(self._refill, ledger_id in limbo, absent))
+        }
+        self._left -= self._gone(absent, limbo)
         if not self._left:
             self._guard.require_home()
             self._server.storage.sync()
@@ -129,35 +157,51 @@ class Refill:
             log.info("everything that was lost and can be named is here again")
         return not self._left
 
-    def _try(self, ledger_id: int, in_limbo: bool) -> bool:
+    def _all(self) -> set[int]:
+        """Return the ledgers that are listed, and those that were marked here, which a server that is behind may not list."""
+        return {*self._store.list_ledgers(), *self._server.storage.ledger_ids()}
+
+    def _gone(self, absent: Collection[int], limbo: Collection[int]) -> set[int]:
+        """End limbo for those of the ledgers that are gone, whichever server of the store is asked (BKE-10), and return them."""
+        if not absent:
+            return set()
         try:
-            return self._refill(ledger_id, in_limbo)
+            gone = self._store.gone_ledgers(absent)
+        except MetadataContradictionError as error:
+            text = f"bookie {self._bookie_id} leaves in limbo what seems to be gone: {error.args[0]}"
+            raise CollectionRefusedError(text, bookie=self._bookie_id) from error
+        self._guard.require_home()
+        return {ledger_id for ledger_id in gone if self._try(ledger_id, partial(self._leave, ledger_id in limbo))}
+
+    def _try(self, ledger_id: int, attempt: Callable[[int], bool]) -> bool:
+        try:
+            return attempt(ledger_id)
         except BookieIOError as error:
             log.warning("ledger %d cannot be completed now: %s", ledger_id, error)
             return False
 
-    def _refill(self, ledger_id: int, in_limbo: bool) -> bool:
-        """Refill one ledger; return True if nothing is left to do for it."""
+    def _refill(self, in_limbo: bool, absent: list[int], ledger_id: int) -> bool:
+        """Refill one ledger; return True if nothing is left to do for it. One without metadata is added to ``absent``: that is the word of
+        one server, and the others are asked about all of these at once."""
         try:
             metadata = read_metadata(self._store, ledger_id)
         except NoNodeError:
-            self._guard.require_home()
-            self._leave(ledger_id, in_limbo)
-            return True
+            absent.append(ledger_id)
+            return False
         if metadata is None or not self._fetch_all(ledger_id, metadata):
             return False
         if may_leave_limbo(metadata):
-            self._leave(ledger_id, in_limbo)
-            return True
+            return self._leave(in_limbo, ledger_id)
         if in_limbo and ledger_id not in self._told:
             self._told.add(ledger_id)
             log.warning("ledger %d stays in limbo until it is recovered, by whoever opens it", ledger_id)
         return not in_limbo
 
-    def _leave(self, ledger_id: int, in_limbo: bool) -> None:
+    def _leave(self, in_limbo: bool, ledger_id: int) -> bool:
         machine = self._server.machine
         if in_limbo and self._on_loop(lambda: self._server.change(machine.leave_limbo(ledger_id))):
             log.info("ledger %d has left limbo", ledger_id)
+        return True
 
     def _fetch_all(self, ledger_id: int, metadata: LedgerMetadata) -> bool:
         """Fetch entries; return True if every decided entry is here now."""

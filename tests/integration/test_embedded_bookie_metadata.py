@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -16,10 +17,12 @@ from bk_core.bookie.collector import CollectorOptions, collectable
 from bk_core.bookie.embedded import BookieOptions, EmbeddedBookie
 from bk_core.bookie.guard import TOLD, allow_collection
 from bk_core.bookie.identity import Standing, begin_anew, examine, loss_file, sign, version_file
+from bk_core.bookie.refill import mark_losses
 from bk_core.bookie.storage import LmdbBookieStorage
 from bk_core.cli import cli
-from bk_core.errors import BookieIOError, InvalidArgumentError
+from bk_core.errors import BookieIOError, InvalidArgumentError, MetadataContradictionError, NoNodeError
 from bk_core.metadata.memory import MemoryStore
+from bk_core.metadata.store import Versioned
 from bk_core.protocol.bookie import LedgerRecord, Persist
 from bk_core.protocol.bookie.room import DiskLook
 from bk_core.protocol.ledger.metadata_codec import encode
@@ -425,3 +428,102 @@ def test_bke_1_limbo_is_not_left_because_the_metadata_store_is_empty(
         assert loss_file(tmp_path / "a").exists()
         store.write_cookie(mine, cookie.data, None)
         assert eventually(lambda: peer.status(read(1, 0)) is Status.NO_ENTRY)
+
+
+class OneServerLacks(MemoryStore):
+    """The server that is read lacks the ledgers in ``lacks``, which most servers have. With ``contradicts`` the other servers are
+    asked one by one and say so."""
+
+    lacks: frozenset[int] = frozenset()
+    contradicts = False
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.asked: list[list[int]] = []
+
+    def list_ledgers(self) -> Iterator[int]:
+        return iter([ledger_id for ledger_id in super().list_ledgers() if ledger_id not in self.lacks])
+
+    def read_ledger(self, ledger_id: int) -> Versioned:
+        if ledger_id in self.lacks:
+            raise NoNodeError(f"ledger {ledger_id}")
+        return super().read_ledger(ledger_id)
+
+    def gone_ledgers(self, ledger_ids: Iterable[int]) -> list[int]:
+        self.asked.append(list(ledger_ids))
+        if self.contradicts:
+            raise MetadataContradictionError("b has a ledger that a has not")
+        return super().gone_ledgers(self.asked[-1])
+
+
+@pytest.fixture
+def behind() -> Iterator[OneServerLacks]:
+    store = OneServerLacks(uuid.uuid4().hex)
+    store.initialize_cluster()
+    yield store
+    store.close()
+
+
+def test_bke_10_limbo_is_not_left_on_the_word_of_one_server(
+    behind: OneServerLacks, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """BKE-10, B-10, RC-27: a server that is behind, or has forgotten a ledger, ends no limbo, and nothing is denied for it. The other
+    servers are asked only about what seems to be gone."""
+    with EmbeddedBookie(tmp_path / "a", store=behind) as bookie:
+        opened = metadata((0, (bookie.bookie_id, "127.0.0.1:1")))
+        for ledger_id in (1, 2):
+            behind.create_ledger(ledger_id, encode(opened))
+            fill(bookie, ledger_id, [0])
+    lose(tmp_path / "a")
+    with EmbeddedBookie(tmp_path / "a", store=behind, options=REFILL) as bookie, peer_of(bookie) as peer:
+        behind.lacks = frozenset({1})
+        for behind.contradicts in (False, True):
+            rounds = len(behind.asked)
+            assert eventually(lambda before=rounds: len(behind.asked) > before + 2)  # type: ignore[misc]
+            assert {peer.status(read(ledger_id, 0)) for ledger_id in (1, 2)} == {Status.UNKNOWN_LEDGER_STATE}
+        assert eventually(lambda: "BK-COLLECTION-REFUSED" in caplog.text and "b has a ledger that a has not" in caplog.text)
+        assert loss_file(tmp_path / "a").exists()
+        assert all(asked == [1] for asked in behind.asked)
+        behind.contradicts = False
+        behind.delete_ledger(1)
+        assert eventually(lambda: peer.status(read(1, 0)) is Status.NO_ENTRY)
+        assert peer.status(read(2, 0)) is Status.UNKNOWN_LEDGER_STATE
+
+
+def test_bke_10_a_closed_ledger_that_one_server_does_not_list_is_fetched(behind: OneServerLacks, tmp_path: Path) -> None:
+    """BKE-10, RC-27: it was marked when the bookie started, so the loss is not forgotten before its entries are here."""
+    with EmbeddedBookie(tmp_path / "b", store=behind) as other:
+        with EmbeddedBookie(tmp_path / "a", store=behind) as bookie:
+            pair = metadata((0, (bookie.bookie_id, other.bookie_id)))
+        behind.create_ledger(1, encode(pair.closed(0, 7)))
+        fill(other, 1, [0])
+        lose(tmp_path / "a")
+
+        def mark(*args: Any) -> int:
+            count = mark_losses(*args)
+            behind.lacks = frozenset({1})
+            return count
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("bk_core.bookie.embedded.mark_losses", mark)
+            with EmbeddedBookie(tmp_path / "a", store=behind, options=REFILL) as bookie, peer_of(bookie) as peer:
+                assert eventually(lambda: len(behind.asked) > 2)
+                assert loss_file(tmp_path / "a").exists()
+                behind.lacks = frozenset()
+                assert eventually(lambda: peer.status(read(1, 0)) is Status.OK)
+                assert eventually(lambda: not loss_file(tmp_path / "a").exists())
+
+
+@pytest.mark.parametrize("contradicts", [False, True])
+def test_bke_10_what_is_listed_and_not_found_is_marked_as_lost(behind: OneServerLacks, tmp_path: Path, contradicts: bool) -> None:
+    """BKE-10, RC-26: the server that was asked for the metadata may be behind the one that made the list."""
+    with EmbeddedBookie(tmp_path / "a", store=behind) as bookie:
+        behind.create_ledger(1, encode(metadata((0, (bookie.bookie_id, "127.0.0.1:1")))))
+        fill(bookie, 1, [0])
+    lose(tmp_path / "a")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OneServerLacks, "list_ledgers", MemoryStore.list_ledgers)
+        behind.lacks, behind.contradicts = frozenset({1}), contradicts
+        with EmbeddedBookie(tmp_path / "a", store=behind, options=REFILL) as bookie, peer_of(bookie) as peer:
+            assert peer.status(read(1, 0)) is Status.UNKNOWN_LEDGER_STATE
+            assert peer.status(add(1, 1)) is Status.FENCED
