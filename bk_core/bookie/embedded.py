@@ -249,16 +249,22 @@ class EmbeddedBookie:
 
     def _register(self, store: MetadataStore) -> None:
         assert self._server is not None
+        server = self._server
         with suppress(NoClusterError):
             store.check_cluster()  # a LAYOUT that is there now must be there whenever ledgers are missing (BKE-1)
-        self._registration = store.register_bookie(self.bookie_id, self.host, self.port, self._server.machine.read_only)
         self._worker = worker = Worker("bookie-metadata")
-        self._server.on_read_only = lambda read_only: worker.submit(partial(_told, partial(self._announce, read_only)))
-        self._look_after(worker, self._server, store)
+        announce = partial(worker.submit, partial(_told, partial(self._announce, server)))
+        server.on_read_only = lambda _: announce()
+        read_only = server.machine.read_only
+        self._registration = store.register_bookie(self.bookie_id, self.host, self.port, read_only)
+        if server.machine.read_only is not read_only:  # a registration may take seconds, and what came before its end was told to nobody
+            announce()
+        self._look_after(worker, server, store)
 
-    def _announce(self, read_only: bool) -> None:
-        if self._registration is not None:
-            self._registration.set_readonly(read_only)
+    def _announce(self, server: BookieServer) -> None:
+        registration = self._registration
+        if registration is not None:
+            registration.set_readonly(server.machine.read_only)
 
     def _look_after(self, worker: Worker, server: BookieServer, store: MetadataStore) -> None:
         """Fill up what was lost, and collect what was deleted, again and again."""

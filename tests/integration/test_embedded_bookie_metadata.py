@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from bk_core.bookie import standby
 from bk_core.bookie.collector import CollectorOptions, collectable
 from bk_core.bookie.embedded import BookieOptions, EmbeddedBookie
 from bk_core.bookie.guard import TOLD, allow_collection
@@ -22,7 +23,7 @@ from bk_core.bookie.storage import LmdbBookieStorage
 from bk_core.cli import cli
 from bk_core.errors import BookieIOError, InvalidArgumentError, MetadataContradictionError, NoNodeError
 from bk_core.metadata.memory import MemoryStore
-from bk_core.metadata.store import Versioned
+from bk_core.metadata.store import Registration, Versioned
 from bk_core.protocol.bookie import LedgerRecord, Persist
 from bk_core.protocol.bookie.room import DiskLook
 from bk_core.protocol.ledger.metadata_codec import encode
@@ -358,6 +359,42 @@ def test_b11_a_nearly_full_disk_makes_it_read_only(store: MemoryStore, tmp_path:
         assert eventually(lambda: store.bookies().writable == (bookie.bookie_id,))
         assert peer.status(add(2, 0)) is Status.FENCED
         assert peer.status(add(3, 0)) is Status.OK
+
+
+class SlowRegistration(MemoryStore):
+    """A store whose registration of a bookie calls ``meanwhile`` before it ends, as that of ZooKeeper waits for the node of a killed
+    process."""
+
+    meanwhile: Callable[[], None] | None = None
+
+    def register_bookie(self, bookie_id: str, host: str, port: int, readonly: bool = False) -> Registration:
+        registration = super().register_bookie(bookie_id, host, port, readonly)
+        if self.meanwhile is not None:
+            self.meanwhile()
+        return registration
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_b11_what_turns_while_the_bookie_registers_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_only: bool) -> None:
+    """B-11: it is registered as it is, also if it became read-only, or writable, before the registration was done."""
+    monkeypatch.setattr("bk_core.bookie.loop.HOUSEKEEPING_S", 0.02)
+    store = SlowRegistration(uuid.uuid4().hex)
+    store.initialize_cluster()
+    with EmbeddedBookie(tmp_path, store=store):
+        pass
+    standby.tell(tmp_path, read_only)
+    bookie = EmbeddedBookie(tmp_path, store=store)
+
+    def turn() -> None:
+        standby.tell(tmp_path, not read_only)
+        assert bookie._server is not None
+        machine = bookie._server.machine
+        assert eventually(lambda: machine.read_only is not read_only)
+
+    store.meanwhile = turn
+    with bookie:
+        assert eventually(lambda: bool(store.bookies().readonly) is not read_only)
+    store.close()
 
 
 def test_force_after_deferred_sync_adds(tmp_path: Path) -> None:
