@@ -72,18 +72,30 @@ def _is_damage(error: BaseException) -> bool:
     return not isinstance(error.__cause__, OSError) or isinstance(error.__cause__, FileNotFoundError)
 
 
-def move_aside(directory: Path) -> Path:
-    """Move a storage aside to make room for a new one, keeping the old bytes. Returns their new place."""
-    path = directory / "data.mdb"
+def move_aside(directory: Path) -> list[Path]:
+    """Move what there is of a storage aside to make room for a new one, keeping the old bytes. Returns their new places."""
+    names = [name for name in ("data.mdb", *NAMES) if (directory / name).exists()]
     number = 1
-    while (kept := directory / f"data.mdb.lost-{number}").exists():
+    while any((directory / f"{name}.lost-{number}").exists() for name in ("data.mdb", *NAMES)):
         number += 1
-    path.rename(kept)
-    for name in NAMES:
-        if (directory / name).exists():
-            (directory / name).rename(directory / f"{name}.lost-{number}")
+    for name in names:
+        (directory / name).rename(directory / f"{name}.lost-{number}")
     (directory / "lock.mdb").unlink(missing_ok=True)
+    kept = [directory / f"{name}.lost-{number}" for name in names]
+    log.warning("what is left of the storage in %s is kept as %s", directory, ", ".join(path.name for path in kept))
     return kept
+
+
+def would_overwrite(directory: Path) -> bool:
+    """Return True if a storage that is opened here would write over files that hold what an earlier one has acknowledged, or cannot be
+    opened because of them: the database is damaged, or is missing beside a journal."""
+    match condition_of(directory):
+        case Condition.DAMAGED:
+            return True
+        case Condition.ABSENT:
+            return any((directory / name).exists() for name in NAMES)
+        case _:
+            return False
 
 
 def used_and_free(env: Any) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from bk_core.bookie.directory import Condition, condition_of, move_aside
+from bk_core.bookie.directory import Condition, condition_of, move_aside, would_overwrite
 from bk_core.bookie.private import make_directory, opener
 from bk_core.errors import InvalidArgumentError, NoNodeError
 from bk_core.metadata.cookies import Cookie, decode_cookie, encode_cookie
@@ -82,7 +82,7 @@ def begin_anew(directory: Path) -> None:
     """Prepare a directory for life after a loss. VERSION is deleted first, so that a crash from here on still looks like a loss."""
     version_file(directory).unlink(missing_ok=True)
     write_durably(loss_file(directory), b"entries that were lost here are being fetched from other replicas\n")
-    if condition_of(directory / "current") is Condition.DAMAGED:
+    if would_overwrite(directory / "current"):
         move_aside(directory / "current")
     sync_directory(directory / "current")
 

@@ -18,6 +18,7 @@ from bk_core.bookie.collector import CollectorOptions, collectable
 from bk_core.bookie.embedded import BookieOptions, EmbeddedBookie
 from bk_core.bookie.guard import TOLD, allow_collection
 from bk_core.bookie.identity import Standing, begin_anew, examine, loss_file, sign, version_file
+from bk_core.bookie.journal import NAMES
 from bk_core.bookie.refill import mark_losses
 from bk_core.bookie.storage import LmdbBookieStorage
 from bk_core.cli import cli
@@ -155,6 +156,29 @@ def test_damaged_storage_is_kept_for_inspection(store: MemoryStore, tmp_path: Pa
         begin_anew(tmp_path)
         assert (tmp_path / "current" / f"data.mdb.lost-{number}").exists()
         LmdbBookieStorage(tmp_path / "current").close()
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+def test_b10_a_journal_without_its_database_is_kept(
+    store: MemoryStore, tmp_path: Path, caplog: pytest.LogCaptureFixture, emptied: bool
+) -> None:
+    """B-10: it may have the newest acknowledged entries, and somebody may find the database yet."""
+    current = tmp_path / "current"
+    for number in (1, 2):
+        with EmbeddedBookie(tmp_path, store=store, options=REFILL) as bookie:
+            if number == 1:
+                fill(bookie, 1, range(5))
+        journals = {name: (current / name).read_bytes() for name in NAMES}
+        assert b"payload" in b"".join(journals.values()) or number == 2
+        (current / "data.mdb").unlink()
+        if emptied:
+            (current / "data.mdb").touch()
+        with pytest.raises(InvalidArgumentError, match="has lost its data"):
+            EmbeddedBookie(tmp_path, store=store).start()
+        assert {name: (current / name).read_bytes() for name in NAMES} == journals
+        with EmbeddedBookie(tmp_path, store=store, options=REFILL):
+            assert {name: (current / f"{name}.lost-{number}").read_bytes() for name in NAMES} == journals
+        assert f"kept as {'data.mdb.lost-1, ' if emptied else ''}journal-0.lost-1, journal-1.lost-1" in caplog.text
 
 
 # --- losses (B-10, RC-25, RC-26, RC-27) -------------------------------------------------------------------------------
