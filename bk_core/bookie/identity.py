@@ -61,11 +61,15 @@ def examine(store: MetadataStore, bookie_id: str, directory: Path) -> Finding:
             raise InvalidArgumentError(
                 f"{directory} is not the directory of bookie {bookie_id}: {owner} has another {', '.join(differences)}"
             )
-    return _judge(local is not None, stored is not None, condition_of(directory / "current"), path, bookie_id)
+    finding = _judge(local is not None, stored is not None, condition_of(directory / "current"), path, bookie_id)
+    if finding.standing is Standing.NEW and loss_file(directory).exists():
+        return Finding(Standing.LOST, f"there is {loss_file(directory)}: a start after a loss ended before all that was lost was marked")
+    return finding
 
 
 def _judge(local: bool, stored: bool, condition: Condition, path: Path, bookie_id: str) -> Finding:
-    """Judge the directory. A first start that was killed half-way leaves no ledger behind, which distinguishes it from a loss."""
+    """Judge the directory by all but ``LOST``. A first start that was killed half-way leaves no ledger behind, which distinguishes it from
+    a loss."""
     if condition is Condition.DAMAGED:
         return Finding(Standing.LOST, f"the storage in {path.parent} is damaged")
     if stored and not local:
@@ -79,9 +83,10 @@ def _judge(local: bool, stored: bool, condition: Condition, path: Path, bookie_i
 
 
 def begin_anew(directory: Path) -> None:
-    """Prepare a directory for life after a loss. VERSION is deleted first, so that a crash from here on still looks like a loss."""
-    version_file(directory).unlink(missing_ok=True)
+    """Prepare a directory for life after a loss. ``LOST`` is written first: from there on it never passes for new. Then VERSION is deleted,
+    and it is back only when all losses are marked: a start that ends before looks like a loss again."""
     write_durably(loss_file(directory), b"entries that were lost here are being fetched from other replicas\n")
+    version_file(directory).unlink(missing_ok=True)
     if would_overwrite(directory / "current"):
         move_aside(directory / "current")
     sync_directory(directory / "current")

@@ -22,7 +22,7 @@ from bk_core.bookie.journal import NAMES
 from bk_core.bookie.refill import mark_losses
 from bk_core.bookie.storage import LmdbBookieStorage
 from bk_core.cli import cli
-from bk_core.errors import BookieIOError, InvalidArgumentError, MetadataContradictionError, NoNodeError
+from bk_core.errors import BookieIOError, InvalidArgumentError, MetadataContradictionError, MetadataUnavailableError, NoNodeError
 from bk_core.metadata.memory import MemoryStore
 from bk_core.metadata.store import Registration, Versioned
 from bk_core.protocol.bookie import LedgerRecord, Persist
@@ -121,6 +121,37 @@ def _killed_while_marking(directory: Path, store: MemoryStore) -> None:
     _killed_before_the_cookie(directory, store)
 
 
+def _without_any_cookie(directory: Path, store: MemoryStore) -> None:
+    """Prepare a directory that ``_killed_while_marking`` left, and whose cookie somebody has deleted besides."""
+    _killed_while_marking(directory, store)
+    store.delete_cookie("a:1", store.read_cookie("a:1").version)
+
+
+def _killed_before_version_went(directory: Path, store: MemoryStore) -> None:
+    _without_storage(directory, store)
+    store.delete_cookie("a:1", store.read_cookie("a:1").version)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(InterruptedError):
+        patch.setattr(Path, "unlink", _interrupted)
+        begin_anew(directory)
+
+
+def _killed_when_version_went(directory: Path, store: MemoryStore) -> None:
+    _without_storage(directory, store)
+    store.delete_cookie("a:1", store.read_cookie("a:1").version)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(InterruptedError):
+        patch.setattr("bk_core.bookie.identity.would_overwrite", _interrupted)
+        begin_anew(directory)
+
+
+def _interrupted(*_: object, **__: object) -> None:
+    raise InterruptedError
+
+
+def _refilling(directory: Path, store: MemoryStore) -> None:
+    _killed_while_marking(directory, store)
+    sign(store, "a:1", directory)
+
+
 @pytest.mark.parametrize(
     ("prepare", "standing"),
     [
@@ -135,6 +166,10 @@ def _killed_while_marking(directory: Path, store: MemoryStore) -> None:
         (_emptied_storage, Standing.LOST),
         (_garbled_storage, Standing.LOST),
         (_killed_while_marking, Standing.LOST),
+        (_without_any_cookie, Standing.LOST),
+        (_killed_before_version_went, Standing.LOST),
+        (_killed_when_version_went, Standing.LOST),
+        (_refilling, Standing.SAME),
     ],
 )
 def test_b10_losses_are_told_from_first_starts(
@@ -213,6 +248,37 @@ def test_a_bookie_whose_cookie_was_deleted_says_how_it_gets_it_back(store: Memor
     store.write_cookie(mine, file.read_bytes(), None)
     with EmbeddedBookie(tmp_path, store=store) as bookie, peer_of(bookie) as peer:
         assert peer.status(read(1, 0)) is Status.OK
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_b10_a_loss_that_could_not_be_marked_is_one_at_the_next_start(
+    store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool
+) -> None:
+    """B-10: also where the metadata store has no cookie of the bookie any more."""
+    with EmbeddedBookie(tmp_path, store=store) as bookie:
+        mine = bookie.bookie_id
+        store.create_ledger(1, encode(metadata((0, (mine, "127.0.0.1:1")))))
+        fill(bookie, 1, [0])
+    store.delete_cookie(mine, store.read_cookie(mine).version)
+    data = tmp_path / "current" / "data.mdb"
+    if damaged:
+        data.write_bytes(b"garbage" * 10_000)
+    else:
+        data.unlink()
+
+    def fail(*_: object) -> int:
+        raise MetadataUnavailableError("a server is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bk_core.bookie.embedded.mark_losses", fail)
+        with pytest.raises(MetadataUnavailableError):
+            EmbeddedBookie(tmp_path, store=store, options=REFILL).start()
+    with pytest.raises(InvalidArgumentError, match="has lost its data.*LOST"):
+        EmbeddedBookie(tmp_path, store=store).start()
+    with EmbeddedBookie(tmp_path, store=store, options=REFILL) as bookie, peer_of(bookie) as peer:
+        assert peer.status(read(1, 0)) is Status.UNKNOWN_LEDGER_STATE
+    with EmbeddedBookie(tmp_path, store=store) as bookie, peer_of(bookie) as peer:  # and nothing needs to be said any more
+        assert peer.status(read(1, 0)) is Status.UNKNOWN_LEDGER_STATE
 
 
 def test_b10_limbo_until_closed_and_fetched(store: MemoryStore, tmp_path: Path) -> None:
