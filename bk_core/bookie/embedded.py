@@ -79,6 +79,8 @@ class EmbeddedBookie:
         self._options = options or BookieOptions()
         self._registration: Registration | None = None
         self._loop: threading.Thread | None = None
+        self._owner = threading.Lock()  # held by who closes the server: the loop once it runs, or ``close`` if it never did
+        self._never_ran = False
         self._worker: Worker | None = None
         self._reader: ReplicaReader | None = None
         self._lock_descriptor = -1
@@ -116,13 +118,17 @@ class EmbeddedBookie:
         self._lock()
         try:
             listener = self._bind()
+            self._owner, self._never_ran = threading.Lock(), False
             self._server = self._open(listener)
-            self._loop = threading.Thread(target=self._serve, name="bookie-loop", daemon=True)
+            self._loop = threading.Thread(target=self._serve, args=(self._server, self._owner), name="bookie-loop", daemon=True)
             self._loop.start()
             if self._store is not None:
                 self._register(self._store)
         except BaseException:
-            self.close()
+            try:
+                self.close()
+            except Exception:  # the reason why it cannot start is what the caller is told
+                log.exception("bookie %s cannot start, and could not be closed either", self.bookie_id)
             raise
 
     def _open(self, listener: socket.socket) -> BookieServer:
@@ -170,8 +176,12 @@ class EmbeddedBookie:
     def close(self) -> None:
         """Unregister, answer what was accepted, stop. Safe to call twice. A metadata store that is away is waited for a moment only."""
         is_away = not self._unregistered()
-        if self._server is not None:
-            self._server.stop()
+        server = self._server
+        if server is not None:
+            server.stop()
+            self._never_ran = self._never_ran or self._owner.acquire(blocking=False)
+            if self._never_ran:
+                self.failed.set()
         if self._worker is not None:
             self._worker.close()
             self._worker.join(AWAY_S if is_away else None)  # it may wait for the store; what it does to the bookie fails from now on
@@ -180,9 +190,17 @@ class EmbeddedBookie:
             self._reader.close()
             self._reader = None
         if self._loop is not None:
-            join(self._loop)
+            if self._loop.is_alive():  # it may never have been started
+                join(self._loop)
             self._loop = None
-        self._server = None
+        try:
+            if server is not None and self._never_ran:
+                server.close()
+        finally:
+            self._server = None
+            self._unlock()
+
+    def _unlock(self) -> None:
         if self._lock_descriptor >= 0:
             os.close(self._lock_descriptor)
             self._lock_descriptor = -1
@@ -203,10 +221,11 @@ class EmbeddedBookie:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _serve(self) -> None:
-        assert self._server is not None
+    def _serve(self, server: BookieServer, owner: threading.Lock) -> None:
+        if not owner.acquire(blocking=False):
+            return  # the start was interrupted, and undone
         try:
-            self._server.run()
+            server.run()
         except Exception:
             log.exception("the bookie's loop has failed")
         finally:

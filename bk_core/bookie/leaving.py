@@ -15,7 +15,10 @@ AWAY_S = 1.5
 def left_undone(call: Callable[[], object]) -> str:
     """Make a call on a thread of its own, and wait for it for a moment. Return why it was not done by then, or "" if it was. A call that is
     late goes on by itself."""
-    pool = WorkerPool("bookie-leaving")
+    try:
+        pool = WorkerPool("bookie-leaving")
+    except RuntimeError as error:  # no more threads can be started
+        return str(error)
     try:
         pool.call(call).result(AWAY_S)
     except FutureTimeoutError:

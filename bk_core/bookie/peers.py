@@ -51,7 +51,6 @@ class Peers(JudgedDisk):
         counts: ServerCounts,
         door: Door | None,
     ) -> None:
-        super().__init__(directory, disk_reserve_bytes, counts)
         self._listener = listener
         self._seldom = SeldomLines()
         self._door = None if door is None else DoorFiles(door, partial(self._seldom.tell, "files"))
@@ -68,6 +67,7 @@ class Peers(JudgedDisk):
         self._blocked: set[Connection] = set()  # connections whose requests wait for room
         self._early: set[Connection] = set()  # those whose token came before they have begun TLS
         self._dirty: set[Connection] = set()  # connections with something to send
+        super().__init__(directory, disk_reserve_bytes, counts)  # opens the storage, so nothing that may fail comes behind it
 
     # --- who is let in, and who is given up -----------------------------------------------------------------------
 

@@ -123,8 +123,13 @@ class LmdbBookieStorage:
             threading.Thread(target=self._commit_loop, name="bookie-commit", daemon=True),
             threading.Thread(target=self._store_loop, name="bookie-store", daemon=True),
         ]
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:  # no more threads can be started, or an interrupt
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
+            self.close()
+            raise
 
     def _make_room(self) -> None:
         """Make room at the start, because an earlier process may have filled the disk."""

@@ -136,6 +136,71 @@ def test_a_ledger_that_cannot_be_read_stops_neither_collection_nor_refill(
             assert eventually(lambda: not loss_file(tmp_path / "a").exists())
 
 
+# --- threads --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["before the loop", "start of the loop", "start of the storage", "start of the worker"])
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), KeyboardInterrupt()])
+def test_a_start_that_fails_before_its_loop_runs_is_undone(
+    store: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: BaseException
+) -> None:
+    """The caller is told why, and port, storage and lock are free again."""
+    with EmbeddedBookie(tmp_path, store=store) as bookie:
+        port = bookie.port
+    failing = {"start of the storage": "bookie-store", "start of the worker": "bookie-metadata"}.get(where, "bookie-loop")
+    start, make = threading.Thread.start, threading.Thread.__init__
+
+    def no_start(thread: threading.Thread) -> None:
+        if thread.name == failing:
+            raise error
+        start(thread)
+
+    def no_thread(thread: threading.Thread, *args: Any, **options: Any) -> None:
+        if options.get("name") == failing:
+            raise error
+        make(thread, *args, **options)
+
+    bookie = EmbeddedBookie(tmp_path, store=store)
+    with monkeypatch.context() as patch, pytest.raises(type(error)) as raised:
+        if where == "before the loop":
+            patch.setattr(threading.Thread, "__init__", no_thread)
+        else:
+            patch.setattr(threading.Thread, "start", no_start)
+        bookie.start()
+    assert raised.value is error
+    bookie.close()
+    assert not store.bookies().writable
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("bookie-")]
+    with socket.socket() as probe:
+        assert probe.connect_ex((bookie.host, port)) != 0
+    with EmbeddedBookie(tmp_path, store=store) as bookie:
+        fill(bookie, 1, [0])
+
+
+def test_a_start_that_is_undone_ends_a_loop_that_comes_late(store: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt may strike while the thread begins."""
+    start, late = threading.Thread.start, threading.Event()
+    bookie = EmbeddedBookie(tmp_path, store=store)
+    serve, undone = bookie._serve, bookie.failed.set
+
+    def wait_and_serve(*args: Any) -> None:
+        assert late.wait(10)
+        serve(*args)
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        if thread.name == "bookie-loop":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(bookie, "_serve", wait_and_serve)
+        patch.setattr(bookie.failed, "set", lambda: (undone(), late.set()))
+        patch.setattr(threading.Thread, "start", interrupted)
+        bookie.start()
+    with EmbeddedBookie(tmp_path, store=store) as bookie:
+        fill(bookie, 1, [0])
+
+
 # --- the metadata store -------------------------------------------------------------------------------------------
 
 
