@@ -1,4 +1,4 @@
-"""A whole bookie in this process: identity, storage, loop, registration, and the thread that talks to the metadata store."""
+"""A whole bookie in this process: identity, storage, loop, registration, and the threads that talk to the metadata store."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
@@ -81,6 +82,7 @@ class EmbeddedBookie:
         self._loop: threading.Thread | None = None
         self._owner = threading.Lock()  # held by who closes the server: the loop once it runs, or ``close`` if it never did
         self._never_ran = False
+        self._announcer: Worker | None = None
         self._worker: Worker | None = None
         self._reader: ReplicaReader | None = None
         self._lock_descriptor = -1
@@ -182,10 +184,13 @@ class EmbeddedBookie:
             self._never_ran = self._never_ran or self._owner.acquire(blocking=False)
             if self._never_ran:
                 self.failed.set()
-        if self._worker is not None:
-            self._worker.close()
-            self._worker.join(AWAY_S if is_away else None)  # it may wait for the store; what it does to the bookie fails from now on
-            self._worker = None
+        workers = [worker for worker in (self._announcer, self._worker) if worker is not None]
+        for worker in workers:
+            worker.close()
+        until = time.monotonic() + AWAY_S
+        for worker in workers:  # they may wait for the store; what they do to the bookie fails from now on
+            worker.join(max(0.0, until - time.monotonic()) if is_away else None)
+        self._announcer = self._worker = None
         if self._reader is not None:
             self._reader.close()
             self._reader = None
@@ -264,15 +269,16 @@ class EmbeddedBookie:
             write_durably(self._directory / "address", f"{self.bookie_id}\n".encode())
         return listener
 
-    # --- the metadata store, on a thread of its own because its calls block ------------------------------------------
+    # --- the metadata store, on threads of their own because its calls block: announcements do not wait for a refill -------------
 
     def _register(self, store: MetadataStore) -> None:
         assert self._server is not None
         server = self._server
         with suppress(NoClusterError):
             store.check_cluster()  # a LAYOUT that is there now must be there whenever ledgers are missing (BKE-1)
+        self._announcer = Worker("bookie-registration")
         self._worker = worker = Worker("bookie-metadata")
-        announce = partial(worker.submit, partial(_told, partial(self._announce, server)))
+        announce = partial(self._announcer.submit, partial(_told, partial(self._announce, server)))
         server.on_read_only = lambda _: announce()
         read_only = server.machine.read_only
         self._registration = store.register_bookie(self.bookie_id, self.host, self.port, read_only)

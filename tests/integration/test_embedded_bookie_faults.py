@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from bk_core.bookie import standby
 from bk_core.bookie.collector import CollectorOptions
 from bk_core.bookie.embedded import BookieOptions, EmbeddedBookie
 from bk_core.bookie.identity import loss_file, version_file
@@ -134,6 +135,42 @@ def test_a_ledger_that_cannot_be_read_stops_neither_collection_nor_refill(
             assert eventually(lambda: peer.status(read(3, 0)) is Status.NO_LEDGER)
             assert eventually(lambda: peer.status(read(1, 0)) is Status.OK)
             assert eventually(lambda: not loss_file(tmp_path / "a").exists())
+
+
+class HeldStore(MemoryStore):
+    """A store in which the metadata of a ledger is not answered until ``free`` is set. ``asked`` is set when somebody waits."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.asked, self.free = threading.Event(), threading.Event()
+        self.free.set()
+
+    def read_ledger(self, ledger_id: int) -> Versioned:
+        if not self.free.is_set():
+            self.asked.set()
+            assert self.free.wait(20)
+        return super().read_ledger(ledger_id)
+
+
+def test_b11_a_refill_does_not_keep_back_that_the_bookie_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B-11: a refill may go on for hours, and fill the disk."""
+    monkeypatch.setattr("bk_core.bookie.loop.HOUSEKEEPING_S", 0.02)
+    store = HeldStore(uuid.uuid4().hex)
+    store.initialize_cluster()
+    with EmbeddedBookie(tmp_path, store=store) as bookie:
+        store.create_ledger(1, encode(metadata((0, (bookie.bookie_id, "127.0.0.1:1")))))
+    shutil.rmtree(tmp_path / "current")
+    with EmbeddedBookie(tmp_path, store=store, options=REFILL) as bookie:
+        store.free.clear()
+        try:
+            assert store.asked.wait(20)
+            standby.tell(tmp_path, True)
+            assert eventually(lambda: store.bookies().readonly == (bookie.bookie_id,))
+            standby.tell(tmp_path, False)
+            assert eventually(lambda: store.bookies().writable == (bookie.bookie_id,))
+        finally:
+            store.free.set()
+    store.close()
 
 
 # --- threads --------------------------------------------------------------------------------------------------------
