@@ -226,6 +226,8 @@ class LeaderWorks:
         if self.log_id not in ("", listed.log_id):
             raise NoNodeError(f"log {self.name!r} was deleted and created again")
         self.log_id = listed.log_id
+        if any(segment.ledger_id in self.handles for segment in listed.segments[-1:]):  # by an attempt whose answer was lost
+            self._insisted = None
         if self._insisted is not None:
             admit_writer(self.client, self.name, listed, self._insisted, self.handles)
             check_password(self.client, self.name, listed, self._password)

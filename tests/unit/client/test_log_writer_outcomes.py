@@ -14,7 +14,7 @@ import pytest
 import bk_core
 from bk_core.client.log.driver import LeaderWorks, append_outcome
 from bk_core.client.log.history import update_ledger_list
-from bk_core.client.log.intents import intents_of
+from bk_core.client.log.intents import intent_here, intents_of, record_intent
 from bk_core.client.log.janitor import delete_log
 from bk_core.client.log.list_store import read_ledger_list
 from bk_core.client.log.lists import create_log
@@ -232,6 +232,30 @@ def test_a_lost_answer_is_asked_for_again_with_the_identical_bytes(
     writer.close()
     assert segments(client) == [0, 0] and contents(client) == [b"one", b"two"]
     assert len(list(client.list_ledgers())) == 2
+
+
+def test_after_a_take_over_whose_answer_was_lost_nobody_is_asked_for_admission_again(
+    client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GRD-1, LOG-3: once our ledger is the last one of the list no query commits any more, so one that begins does not stop a roll."""
+    write = client.store.write
+    lost: list[int] = []
+
+    def lossy(path: str, data: bytes, version: int) -> int:
+        done = write(path, data, version)
+        if not lost:
+            lost.append(done)
+            raise MetadataOutcomeUnknownError("connection lost")
+        return done
+
+    monkeypatch.setattr(client, "store", Store(client.store, write=lossy))
+    with LogWriter.open(client, "a") as writer:
+        assert lost
+        record_intent(client, "a", intent_here(client.store.new_ledger_id(), "query-1", log_id=read_ledger_list(client, "a").log_id))
+        writer.append(b"one")
+        writer.roll()
+        writer.append(b"two")
+    assert contents(client) == [b"one", b"two"]
 
 
 def test_a_missing_ledger_is_an_alarm(client: bk_core.BookKeeper) -> None:
