@@ -225,7 +225,8 @@ class LogClient(Client):
         value: LedgerList = found.value
         self.lists[found.version] = value
         ledgers = tuple(segment.ledger_id for segment in value.segments)
-        self.feed(log_effects.ListRead(request, Outcome.OK, ledgers, found.version, condemned=value.condemned, listed=value))
+        told = {"condemned": value.condemned, "listed": value, "next_seq": value.next_seq}
+        self.feed(log_effects.ListRead(request, Outcome.OK, ledgers, found.version, **told))
 
     def _value_of(self, effect: log_effects.WriteList) -> LedgerList:
         """As client/log/driver.py makes it: the last ledger behind the list of that version, with the ends known by now filled in."""

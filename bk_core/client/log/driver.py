@@ -171,7 +171,7 @@ class LeaderWorks:
             case ReadList(request):
                 listed, version = self._read_list()
                 ledgers = tuple(segment.ledger_id for segment in listed.segments)
-                return ListRead(request, Outcome.OK, ledgers, version, condemned=listed.condemned)
+                return ListRead(request, Outcome.OK, ledgers, version, condemned=listed.condemned, next_seq=listed.next_seq)
             case WriteList(request):
                 return ListWritten(request, Outcome.OK, self._write_list(work))
             case CreateLedger(request, tags):

@@ -187,10 +187,11 @@ class AwaitList:
 
 @dataclass(frozen=True, slots=True)
 class ListRead:
-    """Answers ReadList. ``ledgers``, ``condemned``, ``listed`` and ``version`` were read together (META-11). ``ledgers`` are those of the
-    tail of ``listed``.
+    """Answers ReadList. ``ledgers``, ``condemned``, ``listed``, ``next_seq`` and ``version`` were read together (META-11). ``ledgers`` are
+    those of the tail of ``listed``.
 
-    A janitor is about to delete the ``condemned`` ledgers. A leader needs no more than these; readers and trimmers need the list.
+    A janitor is about to delete the ``condemned`` ledgers. ``next_seq`` is the number of the ledger that is listed next, which no trim
+    changes. A leader needs no more than these; readers and trimmers need the list.
     """
 
     request: int
@@ -200,6 +201,7 @@ class ListRead:
     error: Exception | None = None
     condemned: tuple[int, ...] = ()
     listed: LedgerList | None = None
+    next_seq: int = -1
 
 
 @dataclass(frozen=True, slots=True)

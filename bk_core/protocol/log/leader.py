@@ -75,6 +75,7 @@ class LogLeader(LogMachine):
         self.state = LeaderState.IDLE
         self.ledgers: tuple[int, ...] = ()
         self.version = -1
+        self._next_seq = -1  # of the list that was read or written last
         self.current: int | None = None
         self.following: int | None = None
         self.health = Health.HEALTHY
@@ -163,7 +164,7 @@ class LogLeader(LogMachine):
     def _on_list(self, event: ListRead) -> None:
         if not self._list_is_there(event, self._on_list):
             return
-        self.ledgers, self.version = event.ledgers, event.version
+        self._know(event)
         self._to_recover = deque(self._ledgers_to_recover(event.ledgers))
         self._recover_next()
 
@@ -261,7 +262,7 @@ class LogLeader(LogMachine):
         match event.outcome:
             case Outcome.OK:
                 assert self.following is not None
-                self._listed((*self.ledgers, self.following), event.version)
+                self._listed((*self.ledgers, self.following), event.version, self._next_seq + 1)
             case Outcome.UNKNOWN:
                 self._ambiguous = self._perhaps_listed = True
                 self._after("list", self._options.retry_ns, self._write_list)
@@ -293,9 +294,9 @@ class LogLeader(LogMachine):
         if event.version <= self.version:  # a stale answer must not decide whether our ledger is listed (META-11)
             self._after("list", self._options.retry_ns, lambda: self._ask(ReadList, self._on_list_after_conflict))
         elif self._is_ours(event.ledgers):
-            self._listed(event.ledgers, event.version)
-        elif self.state is LeaderState.SERVING and event.ledgers[-1:] == (self.current,):  # only a prefix went (LOG-11): roll on
-            self.ledgers, self.version = event.ledgers, event.version
+            self._listed(event.ledgers, event.version, event.next_seq)
+        elif self.state is LeaderState.SERVING and self._is_behind_nobody(event):  # only a prefix went (LOG-11): roll on
+            self._know(event)
             if self._was_condemned(event):
                 self._following_is_gone()
             else:
@@ -308,6 +309,13 @@ class LogLeader(LogMachine):
                 self._abdicate("another leader has put a ledger on the list")
             else:
                 self._start_over()
+
+    def _know(self, event: ListRead) -> None:
+        self.ledgers, self.version, self._next_seq = event.ledgers, event.version, event.next_seq
+
+    def _is_behind_nobody(self, event: ListRead) -> bool:
+        """Return True if nobody has listed a ledger behind ours, which ends the list, or was trimmed once we had closed it."""
+        return event.ledgers[-1:] == (self.current,) or (self.health is Health.ENDED and event.next_seq == self._next_seq)
 
     def _is_never_listed(self, ledgers: tuple[int, ...]) -> bool:
         """Return True if our ledger is certainly not listed. An attempt whose answer was lost may have listed it, with others behind it,
@@ -351,8 +359,8 @@ class LogLeader(LogMachine):
         """Return True if our ledger is the last element: then an attempt of unknown outcome was applied (LOG-3)."""
         return ledgers[-1:] == (self.following,)
 
-    def _listed(self, ledgers: tuple[int, ...], version: int) -> None:
-        self.ledgers, self.version, self._ambiguous = ledgers, version, False
+    def _listed(self, ledgers: tuple[int, ...], version: int, next_seq: int) -> None:
+        self.ledgers, self.version, self._next_seq, self._ambiguous = ledgers, version, next_seq, False
         self._unclosed.add(ledgers[-1])
         if self.state is LeaderState.SERVING:
             self.rolling = Roll.DRAINING

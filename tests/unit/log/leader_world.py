@@ -260,7 +260,8 @@ class World:
             case ReadList(number):
                 outcome = Outcome.UNKNOWN if self._chance() else Outcome.OK
                 listed = self._listed()
-                self._answer(name, request, ListRead(number, outcome, self.list, self.version, condemned=self.condemned, listed=listed))
+                told = {"condemned": self.condemned, "listed": listed, "next_seq": listed.next_seq}
+                self._answer(name, request, ListRead(number, outcome, self.list, self.version, **told))
             case WriteList() | ChangeList():
                 self._answer(name, request, self._write_list(request))
             case LookAtLedger(number, ledger_id):

@@ -239,6 +239,47 @@ def test_a_trim_by_somebody_else_does_not_stop_a_roll() -> None:
     assert lead.done["roll"] == 10
 
 
+@pytest.mark.parametrize(("next_seq", "state"), [(6, LeaderState.SERVING), (7, LeaderState.ABDICATED)])
+def test_a_trim_of_all_that_is_closed_is_no_take_over(next_seq: int, state: LeaderState) -> None:
+    """LOG-11, LOG-20: an idle leader whose ledger has ended is not there any more for who looks at the tail alone. How many ledgers were
+    ever listed tells if somebody has listed one behind."""
+    lead = Lead()
+    lead.reply(ReadList, ledgers=(1, 2), version=3, next_seq=5)
+    lead.recover_all()
+    lead.reply(CreateLedger, ledger_id=9)
+    lead.reply(WriteList, version=4)
+    lead.append("a")
+    lead.reply(AppendTo, Outcome.UNKNOWN)
+    lead.reply(RecoverLedger, last_entry_id=0)
+    assert lead.done["a"] == (Span(9, 0, 0),) and lead.machine.health is Health.ENDED
+    lead.append("b")
+    lead.reply(CreateLedger, ledger_id=10)
+    lead.reply(WriteList, Outcome.CONFLICT)
+    lead.reply(ReadList, ledgers=(), version=6, next_seq=next_seq)
+    assert lead.machine.state is state
+    if state is LeaderState.SERVING:
+        lead.reply(CheckLedger)
+        assert (lead.find(WriteList).ledgers, lead.find(WriteList).version) == ((10,), 6)
+        lead.reply(WriteList, version=7)
+        lead.reply(AppendTo)
+        assert lead.done["b"] == (Span(10, 0, 0),)
+    else:
+        assert isinstance(lead.failed["b"], LogTakenOverError) and lead.deleted == [10]
+
+
+def test_a_trim_that_comes_while_a_ledger_is_in_use_is_one_of_a_ledger_that_others_closed() -> None:
+    """LOG-12, LOG-20: only a CLOSED ledger is trimmed, and we did not close it."""
+    lead = Lead()
+    lead.reply(ReadList, ledgers=(), version=3, next_seq=0)
+    lead.reply(CreateLedger, ledger_id=9)
+    lead.reply(WriteList, version=4)
+    lead.roll()
+    lead.reply(CreateLedger, ledger_id=10)
+    lead.reply(WriteList, Outcome.CONFLICT)
+    lead.reply(ReadList, ledgers=(), version=6, next_seq=1)
+    assert lead.machine.state is LeaderState.ABDICATED
+
+
 @pytest.mark.parametrize("step", ["create", "write"])
 def test_a_roll_that_is_refused_leaves_the_leader_where_it_was(step: str) -> None:
     """LOG-6: nothing has changed; it may be tried again."""
