@@ -432,9 +432,11 @@ class LogLeader(LogMachine):
         run.place(first)
         self._next_entry_id = run.last_entry_id + 1
         self._outstanding.append(run)
-        self._ask(lambda request: AppendTo(request, ledger_id, first, run.payloads), lambda event: self._on_appended(run, event))
+        self._ask(lambda request: AppendTo(request, ledger_id, first, run.payloads), lambda event: self._on_appended(ledger_id, run, event))
 
-    def _on_appended(self, run: PendingAppend, event: Appended) -> None:
+    def _on_appended(self, ledger_id: int, run: PendingAppend, event: Appended) -> None:
+        if ledger_id != self.current:
+            return  # its end has told about this entry already, and the failure of an ended ledger is none of this one's (SM-3)
         match event.outcome:
             case Outcome.OK:
                 run.acked = True

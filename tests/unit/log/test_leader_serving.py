@@ -40,6 +40,26 @@ def test_entries_are_acknowledged_in_order_with_their_ledger() -> None:
     assert lead.done == {"open": 9, "a": (Span(9, 0, 1),), "c": (Span(9, 2, 2),)}
 
 
+@pytest.mark.parametrize("outcome", [Outcome.OK, Outcome.UNKNOWN, Outcome.CONFLICT, Outcome.NO_SUCH_LEDGER])
+def test_a_late_answer_of_an_ended_ledger_counts_nothing_against_the_next_one(outcome: Outcome) -> None:
+    """SM-3: its end was taken from the recovery, which fences its own writer."""
+    lead = Lead().serve()
+    lead.append("a")
+    lead.append("b")
+    late = lead.find(AppendTo, first_entry_id=1)
+    lead.reply(AppendTo, Outcome.UNKNOWN)
+    lead.pending.remove(late)
+    lead.reply(RecoverLedger, last_entry_id=-1)
+    lead.reply(CreateLedger, ledger_id=10)
+    lead.reply(WriteList, version=5)
+    lead.take(lead.machine.handle(Appended(late.request, outcome, REFUSAL), 0))
+    assert lead.machine.state is LeaderState.SERVING and lead.machine.health is Health.HEALTHY and not lead.asks(RecoverLedger)
+    assert "b" not in lead.done
+    lead.reply(AppendTo)
+    lead.reply(AppendTo)
+    assert (lead.done["a"], lead.done["b"]) == ((Span(10, 0, 0),), (Span(10, 1, 1),))
+
+
 def test_a_fence_means_somebody_took_over() -> None:
     """LOG-20: every call fails in order, and nothing more is sent."""
     lead = Lead().serve()
