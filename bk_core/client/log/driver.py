@@ -100,6 +100,7 @@ class LeaderWorks:
 
     ``handles``: writers of own ledgers that are not CLOSED. ``seqs``: segment number by ledger id. ``ends``: last entry and bytes of the
     ledgers that were CLOSED last, which a list may still show as live.
+    ``unforgotten``: ledgers whose intents are to be forgotten, and could not be.
     ``empty_in_a_row``: own ledgers that failed before they took an entry, one after the other.
     """
 
@@ -110,6 +111,7 @@ class LeaderWorks:
         self.handles: dict[int, Any] = {}
         self.seqs: dict[int, int] = {}
         self.ends: dict[int, tuple[int, int]] = {}
+        self.unforgotten: set[int] = set()
         self._problem: Exception | None = None
         self._failed: type[Work] | None = None
         self.empty_in_a_row = 0
@@ -240,16 +242,23 @@ class LeaderWorks:
         for ledger_id in list(self.seqs)[:-SEQS_KEPT]:
             del self.seqs[ledger_id]
         self._lists[version] = listed
-        self._forget_intents(self._intended.intersection(segment.ledger_id for segment in listed.segments))
+        self._forget_intents(self.unforgotten | self._intended.intersection(segment.ledger_id for segment in listed.segments))
         for old in sorted(self._lists)[:-LISTS_KEPT]:
             del self._lists[old]
 
     def _forget_intents(self, ledger_ids: Iterable[int]) -> None:
-        """Forget the intents of these ledgers. Those for which it fails are forgotten the next time."""
-        with suppress(BkError):
-            for ledger_id in tuple(ledger_ids):
+        """Forget the intents of these ledgers. Those for which it fails stay ``unforgotten``, to be tried again soon: a janitor takes the
+        writer of a ledger with an old intent for gone."""
+        for ledger_id in tuple(ledger_ids):
+            self.unforgotten.add(ledger_id)
+            with suppress(BkError):
                 forget_own(self.client, self.name, ledger_id)
                 self._intended.discard(ledger_id)
+                self.unforgotten.discard(ledger_id)
+
+    def forget_again(self) -> None:
+        """Try again to forget the intents that could not be forgotten."""
+        self._forget_intents(self.unforgotten)
 
     def _write_list(self, work: WriteList) -> int:
         """Put the last ledger of ``work`` behind the list of that version, with the ends known by now filled in (LOG-1 (4), LOG-6 (2)).

@@ -49,6 +49,7 @@ log = logging.getLogger("bk_core.client")
 
 EMPTY_PAUSE_S = 0.1
 EMPTY_PAUSE_MAX_S = 2.0
+FORGET_AGAIN_S = 5.0  # the intent of a ledger, after that failed
 ROLL_AGAIN_S = 5.0  # after a roll by size or age that failed
 UNCERTAIN = "entries that were not acknowledged before may or may not be in the log"
 _DEFAULT_TIMEOUT_S = 60.0
@@ -66,6 +67,13 @@ def _aged(known: weakref.ref[Leadership], ledger_id: int) -> None:
     writer = known()
     if writer is not None:
         writer._aged(ledger_id)
+
+
+def _forget_again(known: weakref.ref[Leadership]) -> None:
+    """Try again to forget intents, on the worker. The timer does not keep the writer alive."""
+    writer = known()
+    if writer is not None:
+        writer._forget_again()
 
 
 class Leadership(StaysHere):
@@ -249,6 +257,16 @@ class Leadership(StaysHere):
         finally:
             if ended is not None:
                 self._tell_end(ended)
+            self._forget_later()
+
+    def _forget_later(self) -> None:
+        if self._works.unforgotten:
+            self._worker.later("forget again", FORGET_AGAIN_S, partial(_forget_again, weakref.ref(self)))
+
+    def _forget_again(self) -> None:
+        """Forget the intents that could not be forgotten, on the worker. One that stays is tried again."""
+        self._works.forget_again()
+        self._forget_later()
 
     def _check_leadership(self, request: int) -> None:
         answer = LeadershipChecked(request, self._leads())

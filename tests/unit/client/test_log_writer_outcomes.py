@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -12,10 +13,11 @@ from typing import Any
 import pytest
 
 import bk_core
+from bk_core.client.log import leadership
 from bk_core.client.log.driver import LeaderWorks, append_outcome
 from bk_core.client.log.history import update_ledger_list
 from bk_core.client.log.intents import intent_here, intents_of, record_intent
-from bk_core.client.log.janitor import delete_log
+from bk_core.client.log.janitor import delete_log, gc_log
 from bk_core.client.log.list_store import read_ledger_list
 from bk_core.client.log.lists import create_log
 from bk_core.client.log.writer import LogWriter
@@ -457,6 +459,30 @@ def test_bookies_are_waited_for_only_where_nothing_else_can_be_written(monkeypat
 )
 def test_outcomes_of_appends(error: BkError | None, outcome: Outcome) -> None:
     assert append_outcome(error) is outcome
+
+
+def test_an_intent_that_could_not_be_forgotten_is_forgotten_soon(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAN-5: a janitor takes the writer of a listed ledger for gone when its intent is old, and fences one that lives. An idle writer
+    reads its list no more, so it tries again by itself."""
+    delete, tries, forgotten = client.store.delete, itertools.count(), threading.Event()
+
+    def away_twice(path: str, version: int | None = None) -> None:
+        if path.startswith("intents/"):
+            if next(tries) < 2:
+                raise MetadataUnavailableError("store away")
+            delete(path, version)
+            forgotten.set()
+            return
+        delete(path, version)
+
+    monkeypatch.setattr(leadership, "FORGET_AGAIN_S", 0.01)
+    monkeypatch.setattr(client, "store", Store(client.store, delete=away_twice))
+    with LogWriter.open(client, "a") as writer:
+        assert forgotten.wait(30)
+        assert intents_of(client, "a") == {}
+        assert gc_log(client, "a", min_age_s=0).closed == ()
+        writer.append(b"x")
+    assert contents(client) == [b"x"]
 
 
 def test_an_end_that_cannot_be_told_is_told_later(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
