@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from bk_core.client.driver import Driver
+from bk_core.client.patience import patience_s
 from bk_core.client.session import Session
 from bk_core.errors import BlockingCallError, OperationTimeoutError
 from bk_core.net.reactor import on_reactor_thread
@@ -143,10 +144,11 @@ def run_machine(
 ) -> Any:
     """Drive a machine to its one completion and wait for it.
 
-    Raises OperationTimeoutError after ``operation_timeout_s``. A machine that tells its ``progress`` may take any time in all (a recovery
-    reads a whole fragment), but only so long without progress. One that ``places_entries`` is told which bookies come meanwhile (EC-6).
+    Raises OperationTimeoutError after ``operation_timeout_s``, or earlier where the thread is less patient (patience.py). A machine that
+    tells its ``progress`` may take any time in all (a recovery reads a whole fragment), but only so long without progress. One that
+    ``places_entries`` is told which bookies come meanwhile (EC-6).
     """
-    title, timeout_s = f"{what} ledger {ledger_id}", session.config.operation_timeout_s
+    title, timeout_s = f"{what} ledger {ledger_id}", patience_s(session.config.operation_timeout_s)
     must_not_block(title)
     driver = Driver(session, ledger_id, add_kind=add_kind)
     stalls = _Stalls(machine) if hasattr(machine, "progress") else None
@@ -176,4 +178,6 @@ def _wait_while_it_gets_on(future: Future[Any], stalls: _Stalls, timeout_s: floa
             if future.done():
                 raise
             if stalls.since_s + timeout_s <= time.monotonic():
-                raise OperationTimeoutError(f"{what} made no progress for {timeout_s:g} s ({stalls}); it may be tried again") from None
+                raise OperationTimeoutError(
+                    f"{what} made no progress for {round(timeout_s, 3):g} s ({stalls}); it may be tried again"
+                ) from None

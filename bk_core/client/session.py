@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from bk_core.background import WorkerPool
 from bk_core.client.ledger.add_window import AddWindow
+from bk_core.client.patience import patience_s
 from bk_core.client.peers import Looks, Resolver, Suspects, Unlisting
 from bk_core.client.repeating import until_definite
 from bk_core.config import ClientConfig
@@ -212,7 +213,7 @@ class Session:
 
     def definite(self, request: Callable[[], T]) -> T:
         """Repeat the identical request to the metadata store until its outcome is definite, within the operation timeout (META-12)."""
-        deadline = time.monotonic() + self.config.operation_timeout_s
+        deadline = time.monotonic() + patience_s(self.config.operation_timeout_s)
         return until_definite(request, deadline, pause_s=self.config.limits.metadata_retry_ns / 1e9)
 
     def _placeable(self) -> tuple[BookieId, ...]:

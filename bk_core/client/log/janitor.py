@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, MutableMapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -41,6 +41,7 @@ from bk_core.client.log.list_store import (
     update_timeout_s,
 )
 from bk_core.client.log.works import ListWorks
+from bk_core.client.patience import patient_until
 from bk_core.client.repeating import FIRST_PAUSE_S, back_off, until_definite
 from bk_core.errors import (
     BkError,
@@ -190,8 +191,10 @@ class _Pass:
 
     def _try(self, ledger_id: int, action: Callable[[LogClient, str, str, int, bytes, Collection[int]], bool], log_id: str) -> bool | None:
         """Return True if the ledger existed as one of this log, None if it failed."""
+        hurry = nullcontext() if self._deadline is None else patient_until(self._deadline)
         try:
-            return action(self.client, self.log, log_id, ledger_id, self.password, self.adopted)
+            with hurry:
+                return action(self.client, self.log, log_id, ledger_id, self.password, self.adopted)
         except ForeignLedgerError as error:
             self.foreign[ledger_id] = str(error)
             _log.warning("log %s: %s", self.log, error)
@@ -246,8 +249,11 @@ _cleaned_at: MutableMapping[LogClient, dict[str, float]] = WeakKeyDictionary()
 def gc_quietly(
     client: LogClient, log: str, password: bytes = b"", budget_s: float = 2.0, *, query_id: str | None = None
 ) -> GcReport | None:
-    """Clean up after a commit, within about ``budget_s``, every ten seconds at most per client and log. Returns None if it was not yet
-    time, which is found out without asking the store.
+    """Clean up after a commit, every ten seconds at most per client and log. Returns None if it was not yet time, which is found out
+    without asking the store.
+
+    It begins nothing more after ``budget_s``. A ledger that is being closed then is given up as soon as the closing makes no progress, and
+    left to the next pass: bookies that are away keep no committer waiting.
 
     It never fails the commit. Ledgers that dead workers of ``query_id``, whose batch is just committed, have left unlisted are garbage for
     certain. Those of other queries may belong to a batch that is still to be committed, however long that takes (Spark ends idle workers

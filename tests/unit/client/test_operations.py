@@ -12,7 +12,8 @@ import pytest
 
 import bk_core
 from bk_core.client.operations import run_machine, wait_and_tell
-from bk_core.errors import OperationTimeoutError
+from bk_core.client.patience import patience_s, patient_until
+from bk_core.errors import MetadataUnavailableError, OperationTimeoutError
 from bk_core.net.link import BookieLink
 from bk_core.net.outstanding import Answer, Waiting
 from bk_core.protocol.effects import Complete, Effect, SetTimer
@@ -94,6 +95,23 @@ def test_a_recovery_whose_bookies_never_answer_ends(client: bk_core.BookKeeper) 
         with pytest.raises(OperationTimeoutError, match="recovering ledger 77 made no progress for 2 s .fencing."):
             client.recover_ledger(77)
     assert client.ledger_metadata(77).state is LedgerState.IN_RECOVERY
+
+
+@pytest.mark.parametrize("ahead_s", [-60.0, 1.5])
+def test_an_impatient_thread_gives_up_earlier(client: bk_core.BookKeeper, ahead_s: float) -> None:
+    """Upkeep for which a committer waits: it has what is left of its time, and a second at least; later calls have all theirs."""
+    machine = Steps(10_000, told=False)
+    with patient_until(time.monotonic() + ahead_s), pytest.raises(OperationTimeoutError, match=r"made no progress for 1(\.\d+)? s"):
+        run_machine(client._session, 1, machine, machine.start, what="recovering")
+
+    def away() -> None:
+        raise MetadataUnavailableError("store away")
+
+    started = time.monotonic()
+    with patient_until(started + ahead_s), pytest.raises(MetadataUnavailableError):
+        client._session.definite(away)
+    assert time.monotonic() - started < 2.0
+    assert patience_s(2.0) == 2.0
 
 
 def test_a_recovery_longer_than_one_operation(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:

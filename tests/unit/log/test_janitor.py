@@ -20,6 +20,7 @@ from bk_core.client.log.janitor import GcReport, apply_retention, check_listable
 from bk_core.client.log.list_store import read_ledger_list
 from bk_core.client.log.lists import create_log, set_properties
 from bk_core.client.log.writer import LogWriter
+from bk_core.client.patience import patience_s
 from bk_core.client.processes import place_here, start_of_this
 from bk_core.errors import (
     InvalidArgumentError,
@@ -29,6 +30,7 @@ from bk_core.errors import (
     MetadataUnavailableError,
     NoSuchLogError,
     NotEnoughBookiesError,
+    OperationTimeoutError,
 )
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.position import Position
@@ -280,6 +282,23 @@ def test_a_committer_stops_when_its_time_is_over(client: Any) -> None:
     report = gc_quietly(client, "a", query_id="q")
     assert report is not None and {orphan, *data} <= set(report.deleted) and report.closed == (listed,)
     assert set(client.ledgers) == {listed}
+
+
+def test_a_committer_does_not_wait_for_bookies_that_are_away(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing a ledger takes no longer than the time of the pass; ``gc_log`` waits as long as any call."""
+    create_log(client, "a", RAW)
+    given: list[float] = []
+
+    def stalls(ledger_id: int, *, password: bytes = b"") -> Any:
+        given.append(patience_s(60.0))
+        raise OperationTimeoutError("made no progress")
+
+    monkeypatch.setattr(client, "recover_ledger", stalls)
+    left_open = dead(client, "q")
+    report = gc_quietly(client, "a", query_id="q", budget_s=9.0)
+    assert report is not None and dict(report.failed) == {left_open: "[BK-TIMEOUT] made no progress"}
+    assert gc_log(client, "a", min_age_s=0).failed == report.failed
+    assert 1.0 <= given[0] <= 9.0 and given[1:] == [60.0]
 
 
 def test_a_committer_applies_the_retention(client: Any) -> None:
