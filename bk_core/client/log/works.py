@@ -107,10 +107,12 @@ class ListWorks:
                 return self._look_at(effect)
             case RecoverLedger(request, ledger_id):
                 existed = self._ledgers.close_ledger(ledger_id)
+                self._deadline = None  # no change of the list is being tried while ledgers are closed and deleted, which may take long
                 outcome = {True: Outcome.OK, False: Outcome.NO_SUCH_LEDGER, None: Outcome.UNKNOWN}[existed]
                 return LedgerEnded(request, outcome, error=self._problem(ledger_id))
             case DeleteLedger(request, ledger_id):
                 existed = self._ledgers.delete_ledger(ledger_id)
+                self._deadline = None
                 outcome = {True: Outcome.OK, False: Outcome.NO_SUCH_LEDGER, None: Outcome.REFUSED}[existed]
                 return LedgerDeleted(request, outcome, self._problem(ledger_id))
             case _:

@@ -6,12 +6,15 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from bk_core.client import repeating
 from bk_core.client.log import intents, janitor
 from bk_core.client.log import works as list_works
 from bk_core.client.log.history import ChunkCache, history_of, read_log, update_ledger_list
@@ -299,6 +302,34 @@ def test_a_committer_does_not_wait_for_bookies_that_are_away(client: Any, monkey
     assert report is not None and dict(report.failed) == {left_open: "[BK-TIMEOUT] made no progress"}
     assert gc_log(client, "a", min_age_s=0).failed == report.failed
     assert 1.0 <= given[0] <= 9.0 and given[1:] == [60.0]
+
+
+def test_a_ledger_that_takes_long_leaves_its_time_to_the_list(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time for a change of the list begins with that change. Else one ledger whose bookies are away, and a commit meanwhile, end each
+    pass before it has done anything, and nobody is told which ledger it was."""
+    create_log(client, "a", RAW)
+    stalled, orphan = dead(client), dead(client)
+    update_ledger_list(client, "a", lambda current: current.condemn([stalled, orphan]))
+    recover, late_s = client.recover_ledger, [0.0]
+    clock = SimpleNamespace(
+        monotonic=lambda: time.monotonic() + late_s[0], monotonic_ns=lambda: time.monotonic_ns() + int(late_s[0] * 1e9), sleep=time.sleep
+    )
+
+    def stalls(ledger_id: int, *, password: bytes = b"") -> Any:
+        if ledger_id != stalled:
+            return recover(ledger_id, password=password)
+        late_s[0] += 3600.0
+        handle = client.create_ledger()
+        handle.close()
+        update_ledger_list(client, "a", lambda current: current.append_segments([SegmentRange(handle.ledger_id, 0, 0, 1, 1)], 1))
+        raise OperationTimeoutError("made no progress")
+
+    monkeypatch.setattr(client, "recover_ledger", stalls)
+    monkeypatch.setattr(list_works, "time", clock)
+    monkeypatch.setattr(repeating, "time", clock)
+    report = gc_log(client, "a", min_age_s=0)
+    assert dict(report.failed) == {stalled: "[BK-TIMEOUT] made no progress"} and report.deleted == (orphan,)
+    assert read_ledger_list(client, "a").condemned == (stalled,)
 
 
 def test_a_committer_applies_the_retention(client: Any) -> None:
