@@ -224,8 +224,8 @@ def shared_connection(wish: Wish) -> Connection:
     if wish.place in connecting:
         what = f"opening file store {wish.store!r} has to wait for another call of bk:// that this handler of a signal has interrupted"
         raise BlockingCallError(f"{what}: let it set a flag, raise, or start a thread")
-    connecting.add(wish.place)
     try:
+        connecting.add(wish.place)  # in the block: a Ctrl-C right behind it must not leave it there for ever
         with _doors.setdefault(wish.place, RLock()):
             found = _shared(wish)
             if found is None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import pickle
+import sys
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
 from typing import Any
 
 import fsspec
@@ -272,3 +274,31 @@ def test_a_process_has_one_owner_of_a_store_whatever_its_instances_were_made_wit
             instance(password="p", take_over=True).pipe_file("/late", b"")
     again.close()
     assert instance(password="p").cat("/4") == b"x"
+
+
+@pytest.mark.parametrize("point", range(8))
+def test_an_interrupt_while_a_store_is_connected_to_refuses_no_later_call(uri: str, monkeypatch: pytest.MonkeyPatch, point: int) -> None:
+    """A store that this thread connects to is refused to handlers of signals. Wherever a Ctrl-C strikes, it is not connected to any more
+    afterwards. CPython raises where a function written in C has returned, which a profile function is told."""
+    left = point
+
+    def struck(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal left
+        if event == "c_return" and frame.f_code is connections.shared_connection.__code__:
+            left -= 1
+            if left == -1:
+                raise KeyboardInterrupt
+
+    def connected(_: connections.Wish) -> Any:
+        raise LookupError("this is no handler of a signal")
+
+    monkeypatch.setattr(connections, "_connected", connected)
+    wish, before = connections.Wish(uri, "s", b"", "rw", False), sys.getprofile()
+    try:
+        sys.setprofile(struck)
+        with pytest.raises((KeyboardInterrupt, LookupError)):
+            connections.shared_connection(wish)
+    finally:
+        sys.setprofile(before)
+    with pytest.raises(LookupError):
+        connections.shared_connection(wish)
