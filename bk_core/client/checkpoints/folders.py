@@ -256,16 +256,15 @@ def import_files(
         perhaps = "" if existed else f". There may be an empty checkpoint of this name: `bk checkpoint gc {name}` deletes it"
         on_interrupt(f"checkpoint {name}: the import was interrupted before it copied anything{perhaps}")
         raise
-    left, has_more = unfinished_imports(store)
-    if has_more and not (existed and replace):
-        done = _already(store, plan) if existed and not left else None  # by an import that was killed after its last change
-        store.close()
-        if done is not None:
-            return done
-        raise PathExistsError(f"somebody else has made a checkpoint {name!r} meanwhile; it was left as it is", checkpoint=name)
-    is_unused = not existed or (not has_more and (bool(left) or is_of_gone_import(client, name)))
+    is_unused, is_taken = not existed, False
     try:
-        done = _fill(store, plan, watched)
+        left, has_more = unfinished_imports(store)
+        is_taken = has_more and not (existed and replace)
+        if is_taken:
+            done = _already(store, plan) if existed and not left else None  # by an import that was killed after its last change
+        else:
+            is_unused = not existed or (not has_more and (bool(left) or is_of_gone_import(client, name)))
+            done = _fill(store, plan, watched)
     except BaseException as error:
         if isinstance(error, FileStoreError) and isinstance(
             error.__cause__, OperationTimeoutError
@@ -279,9 +278,14 @@ def import_files(
         if isinstance(error, KeyboardInterrupt):
             on_interrupt(f"checkpoint {name}: the import was interrupted before its files took their place; nothing was changed")
         raise
-    _close_done(store)
-    with suppress(BkError):  # the next owner does it as well
-        forget_import(client, store_log(name))
+    if is_taken:
+        store.close()
+    else:
+        _close_done(store)
+        with suppress(BkError):  # the next owner does it as well
+            forget_import(client, store_log(name))
+    if done is None:
+        raise PathExistsError(f"somebody else has made a checkpoint {name!r} meanwhile; it was left as it is", checkpoint=name)
     return done
 
 

@@ -611,3 +611,24 @@ def test_an_import_that_is_interrupted_leaves_no_store_where_there_was_only_a_ki
     with pytest.raises(KeyboardInterrupt):
         import_files(client, "new", replacement, b"", existed=True)
     assert "new" not in bk_core.file_stores(client, remains=True)
+
+
+@pytest.mark.parametrize("existed", [False, True])
+def test_an_import_that_is_interrupted_before_it_looks_gives_the_store_back(
+    client: bk_core.BookKeeper, replacement: folders.Plan, monkeypatch: pytest.MonkeyPatch, existed: bool
+) -> None:
+    """The store is not owned for as long as somebody keeps the error, one that was made for the import is gone, and that is told."""
+
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    name, said = "q" if existed else "new", list[str]()
+    before = stored(client)
+    with monkeypatch.context() as patched:
+        patched.setattr(folders, "unfinished_imports", interrupted)
+        with pytest.raises(KeyboardInterrupt) as kept:
+            import_files(client, name, replacement, b"", existed=existed, replace=existed, on_interrupt=said.append)
+    assert said == [f"checkpoint {name}: the import was interrupted before its files took their place; nothing was changed"]
+    assert (name in bk_core.file_stores(client, remains=True)) is existed and stored(client) == before
+    import_files(client, name, replacement, b"", existed=existed, replace=existed)
+    assert kept.value is not None
