@@ -16,6 +16,8 @@ OTHER_FORMATS = frozenset({".avro", ".csv", ".json", ".jsonl", ".ndjson", ".orc"
 """Endings of the names of formats which are written or read nowhere here."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """The errors of a file system that has no room, or no more for this user."""
+UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
+"""The errors of a file system that cannot sync a folder. Its files are there all the same."""
 
 
 def check_free(path: Path) -> None:
@@ -57,7 +59,19 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def _move(part: Path, path: Path) -> None:
-    """Give the file its name. A link fails where a file of that name exists, which a rename would replace."""
+    """Give the file its name, and sync its folder. Where that fails, the file is deleted: else it would be there, and its caller was told
+    that it is not."""
+    _give_name(part, path)
+    try:
+        _sync_folder(path.parent)
+    except BaseException:
+        with suppress(OSError):
+            path.unlink()
+        raise
+
+
+def _give_name(part: Path, path: Path) -> None:
+    """A link fails where a file of that name exists, which a rename would replace."""
     try:
         os.link(part, path)
     except FileExistsError:
@@ -66,9 +80,16 @@ def _move(part: Path, path: Path) -> None:
         if path.exists():
             raise FileExistsError(errno.EEXIST, "it came to be meanwhile", str(path)) from None
         part.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY)
+
+
+def _sync_folder(path: Path) -> None:
+    """Sync a folder, unless its file system cannot sync folders."""
+    folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)
+    except OSError as error:
+        if error.errno not in UNSYNCABLE:
+            raise
     finally:
         os.close(folder)
 

@@ -8,9 +8,11 @@ import io
 import logging
 import os
 import signal
+import stat
 import struct
 import zlib
 from array import array
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -132,6 +134,25 @@ def test_a_new_file_appears_whole_and_replaces_nothing(tmp_path: Path) -> None:
     with pytest.raises(ExportFileError, match="no folder"), new_file.new_file(tmp_path / "none" / "it"):
         raise AssertionError
     assert sorted(one.name for one in tmp_path.iterdir()) == ["it", "other"]
+
+
+@pytest.mark.parametrize(("error", "is_made"), [(errno.EIO, False), (errno.EINVAL, True)])
+def test_a_file_whose_folder_cannot_be_synced_is_gone_or_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, is_made: bool
+) -> None:
+    """A file system that syncs no folders loses nothing by it; where a sync failed, the error says that nothing is left."""
+    sync = os.fsync
+
+    def fails(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(error, os.strerror(error))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fails)
+    with nullcontext() if is_made else pytest.raises(ExportFileError, match="Nothing of it is left"):
+        with new_file.new_file(tmp_path / "it") as target:
+            target.write(b"whole")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"whole"] * is_made
 
 
 def test_without_links_a_new_file_replaces_nothing_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
