@@ -94,8 +94,12 @@ def create_data_ledger(
         handle.abandon()
         raise
     if not is_noted:
-        handle.close()
-        client.delete_ledger(ledger_id, even_if_listed=True)
+        with suppress(BkError):  # the next owner finds what is left by the node
+            _record(client, log, DataNode(ledger_id, log_id, cluster))
+            handle.close()
+            client.delete_ledger(ledger_id, even_if_listed=True)
+            _forget(client, log, ledger_id)
+        handle.abandon()
         raise FileStoreClosedError(
             f"another owner of file store {store_of(log)!r} has deleted the node of ledger {ledger_id} while the ledger was made, "
             "so nothing was written to it: open the store again",

@@ -241,6 +241,10 @@ def repair_log(client: LogClient, name: str, *, password: bytes = b"", even_if_f
             raise LogError(f"log {name!r} was changed by others during its repair; nothing was repaired. Repair it again", log=name)
         return mended
 
+    if mended == listed:  # what was missing was trimmed meanwhile
+        client.delete_ledger(int(stand_in.ledger_id), even_if_listed=True)
+        forget_intent(client, name, int(stand_in.ledger_id))
+        return ()
     change_ledger_list(client, name, change)  # if this fails, the janitor finds the new ledgers by their intents
     forget_intent(client, name, int(stand_in.ledger_id))
     for ledger_id in made:

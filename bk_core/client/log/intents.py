@@ -10,6 +10,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -190,10 +191,11 @@ def create_intended(
     whose = {LOG_KEY: log.encode(), LOG_ID_KEY: log_id.encode(), LOG_ROOT_KEY: client.store.log_root.encode()}  # LOG-9
     while True:
         ledger_id = client.store.new_ledger_id()
-        if record_intent(client, log, intent_here(ledger_id, query_id, purpose, log_id=log_id, cluster=cluster)):
+        intent = intent_here(ledger_id, query_id, purpose, log_id=log_id, cluster=cluster)
+        if record_intent(client, log, intent):
             break
     try:
-        return client.create_ledger(
+        handle = client.create_ledger(
             ledger_id=ledger_id,
             ensemble_size=properties.ensemble_size,
             write_quorum_size=properties.write_quorum_size,
@@ -211,6 +213,20 @@ def create_intended(
         if isinstance(error, NotEnoughBookiesError):
             raise of_log(error, log) from None
         raise
+    try:
+        _keep_intent(client, log, intent)
+    except BaseException:
+        handle.abandon()
+        raise
+    return handle
+
+
+def _keep_intent(client: LogClient, log: str, intent: Intent) -> None:
+    """Record an intent again that a janitor has forgotten because its ledger was not there yet. A janitor that forgets it after that looks
+    for the ledger once more."""
+    with suppress(BkError):  # it matters only if this process dies before it lists the ledger
+        if read_intent(client, log, intent_path(log, intent.ledger_id, intent.purpose).rpartition("/")[2]) is None:
+            record_intent(client, log, intent)
 
 
 def _never_was(client: LogClient, ledger_id: int) -> bool:

@@ -28,6 +28,7 @@ from bk_core.client.log.intents import (
     abandoned,
     forget_intent,
     intents_of,
+    record_intent,
 )
 from bk_core.client.log.list_store import (
     LogClient,
@@ -118,6 +119,7 @@ class _Pass:
         self.forgotten: list[int] = []  # intents, also of ledgers that were deleted or closed
         self.failed: dict[int, str] = {}
         self.foreign: dict[int, str] = {}
+        self._missing: set[int] = set()  # when they were to be closed or deleted
         self.adopted: Collection[int] = NOBODY_ADOPTED  # as in the list that was read last
 
     @property
@@ -165,9 +167,13 @@ class _Pass:
         return None if intent is None or ledger_id in self.foreign else intent.purpose
 
     def forget(self, ledger_id: int, purpose: str) -> None:
-        """Drop an intent."""
+        """Drop an intent. If its ledger has come to be since it was found missing, the intent stays for the next pass: the list condemns
+        the ledger until after this, so nobody has listed it and forgotten the intent (LOG-18)."""
         forget_intent(self.client, self.log, ledger_id, purpose)
-        self.forgotten.append(ledger_id)
+        if ledger_id in self._missing and ledger_exists(self.client, ledger_id):
+            record_intent(self.client, self.log, self.intents[ledger_id])
+        else:
+            self.forgotten.append(ledger_id)
 
     def delete(self, ledger_ids: Iterable[int], log_id: str = "") -> list[int]:
         """Fence, recover, delete and forget ledgers (LOG-12). Returns those that are gone now; others are left for another pass. A ledger
@@ -194,7 +200,7 @@ class _Pass:
         hurry = nullcontext() if self._deadline is None else patient_until(self._deadline)
         try:
             with hurry:
-                return action(self.client, self.log, log_id, ledger_id, self.password, self.adopted)
+                existed = action(self.client, self.log, log_id, ledger_id, self.password, self.adopted)
         except ForeignLedgerError as error:
             self.foreign[ledger_id] = str(error)
             _log.warning("log %s: %s", self.log, error)
@@ -205,6 +211,9 @@ class _Pass:
             self.failed[ledger_id] = str(error)
             _log.warning("log %s: ledger %d cannot be cleaned up now: %s", self.log, ledger_id, error)
             return None
+        if not existed:
+            self._missing.add(ledger_id)
+        return existed
 
 
 # --- the janitor ----------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import pytest
 import bk_core
 from bk_core import cli
 from bk_core.cli import output
-from bk_core.client.log import list_store
+from bk_core.client.log import check, list_store
 from bk_core.client.log.check import check_log, forget_marks, release_log, repair_log
 from bk_core.client.log.history import read_log, seal_log, update_ledger_list
 from bk_core.client.log.intents import intents_of
@@ -80,6 +80,21 @@ def test_a_sound_log_is_good(client: bk_core.BookKeeper) -> None:
         writer.append(b"live")
         found = check_log(client, "a")
     assert found.is_good and found.segments == 10 and found.ledgers > 10
+
+
+def test_a_repair_of_what_was_trimmed_meanwhile_leaves_nothing(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger that was to stand in for the lost one is listed nowhere, so it goes."""
+    data = grow(client, 2)
+    client.delete_ledger(data[0], even_if_listed=True)
+
+    def late(*arguments: Any, **options: Any) -> Any:
+        found = check_log(*arguments, **options)
+        trim_log(client, "a", before=Position(1))
+        return found
+
+    monkeypatch.setattr(check, "check_log", late)
+    assert repair_log(client, "a") == ()
+    assert list(client.list_ledgers()) == [data[1]] and intents_of(client, "a") == {}
 
 
 @pytest.mark.parametrize("sealed", [False, True])

@@ -149,6 +149,41 @@ def test_an_intent_is_there_before_its_ledger_and_goes_with_a_refusal(client: An
     assert intents_of(client, "a") == {}
 
 
+def test_a_ledger_that_is_made_behind_a_janitor_keeps_its_intent(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LOG-9: the janitor finds no ledger and forgets the intent before the ledger is there; its maker dies before it lists it."""
+    create_log(client, "a", RAW)
+    create, reports = client.create_ledger, list[GcReport]()
+
+    def late(**settings: Any) -> Any:
+        reports.append(gc_log(client, "a", min_age_s=0))
+        return create(**settings)
+
+    monkeypatch.setattr(client, "create_ledger", late)
+    for purpose in (intents.DATA, intents.HISTORY):
+        made = create_intended(client, "a", RAW, purpose=purpose).ledger_id
+        assert reports.pop() == GcReport(forgotten=(made,))
+        assert gc_log(client, "a", min_age_s=0) == GcReport((made,))
+        assert made not in client.ledgers and intents_of(client, "a") == {}
+
+
+def test_a_ledger_that_comes_between_the_looks_of_a_janitor_keeps_its_intent(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LOG-9: it was missing when the janitor wanted to close it, and is there when the intent is forgotten. Its maker saw the intent."""
+    create_log(client, "a", RAW)
+    record_intent(client, "a", replace(intent_here(7, ""), started=1))
+    forget = janitor.forget_intent
+
+    def late(*arguments: Any) -> None:
+        monkeypatch.setattr(janitor, "forget_intent", forget)
+        client.create_ledger(ledger_id=7)
+        forget(*arguments)
+
+    monkeypatch.setattr(janitor, "forget_intent", late)
+    assert gc_log(client, "a") == GcReport()
+    assert set(intents_of(client, "a")) == {7} and read_ledger_list(client, "a").condemned == ()
+    assert gc_log(client, "a") == GcReport((7,))
+    assert client.ledgers == {} and intents_of(client, "a") == {}
+
+
 def test_an_intent_that_vanishes_while_it_is_read_is_none(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert intents.read_intent(client, "a", "5") is None
     client.store.create("intents/a/6", b'{"query":"q","host":"h","pid":1,"createdMs":5}')

@@ -169,6 +169,21 @@ def test_a_data_ledger_whose_node_goes_while_it_is_made(client: bk_core.BookKeep
     assert set(client.list_ledgers()) == before and nodes(client) == []
 
     with monkeypatch.context() as patched:
+
+        def away(*_: Any, **__: Any) -> None:
+            raise MetadataUnavailableError("store away")
+
+        create = client.create_ledger
+        patched.setattr(client, "create_ledger", lambda **options: (go(options["ledger_id"]), create(**options))[1])
+        patched.setattr(client, "delete_ledger", away)
+        with pytest.raises(FileStoreClosedError, match="has deleted the node of ledger"):
+            create_data_ledger(client, LOG, listed.log_id, listed.properties, b"")
+    left = set(client.list_ledgers()) - before
+    assert left and set(nodes(client)) == left, "the next owner finds what its maker could not delete"
+    for ledger_id in left:
+        go(ledger_id)
+
+    with monkeypatch.context() as patched:
         handles, forget = [], nodes_module._forget
 
         def late(*arguments: Any) -> None:
