@@ -487,7 +487,7 @@ class _WrittenFile(io.BufferedIOBase):
             return octets.nbytes
 
     def close(self) -> None:
-        """Put it, and end. Raises what kept it from being put; then it is not there."""
+        """Put it, and end. Raises what kept it from being put; then it is not there, unless the error's ``outcome_unknown`` is True."""
         if self.closed:
             return
         try:

@@ -1,7 +1,7 @@
 """Exports ledgers to files of entries, imports them, and copies them from ledger to ledger, byte for byte.
 
-A new ledger is read again and compared before anybody is told its id. Until then it carries ``purpose=import`` in its custom metadata. If
-anything fails it is deleted; a process that dies leaves it OPEN.
+A new ledger is read again and compared before anybody is told its id. If anything fails it is deleted; a process that dies leaves it
+OPEN. It carries ``purpose=import`` in its custom metadata, also when it is done (META-7): one that is OPEN too was left by such a process.
 """
 
 from __future__ import annotations
