@@ -227,42 +227,43 @@ def encoded(name: str, listed: LedgerList) -> bytes:
     return data
 
 
+def write_list(client: LogClient, name: str, listed: LedgerList, version: int, data: bytes) -> int:
+    """The one request that writes over a list: sent once, after a look at the log. One that was deleted and made anew since the list was
+    read counts its versions anew, and the compare-and-set would not notice (OWN-7). Returns the new version.
+
+    VersionConflictError, NoNodeError, NoSuchLogError.
+    """
+    again, now = read_unlooked(client, name)
+    if (again.log_id, now) != (listed.log_id, version):
+        raise VersionConflictError(f"log {name!r} has another version")
+    return client.store.write(log_path(name), data, version)
+
+
 def compare_and_set_list(client: LogClient, name: str, listed: LedgerList, version: int, deadline: float) -> None:
-    """META-12, but the log is looked at before a request is repeated: one that was deleted and created again meanwhile counts its versions
-    anew, and the compare-and-set would not notice (OWN-7). VersionConflictError, which has an unknown outcome if it may be our own success;
+    """META-12, with ``write_list`` for each try. VersionConflictError, which has an unknown outcome if it may be our own success;
     NoNodeError, NoSuchLogError."""
     is_open = False
     pause, data = FIRST_PAUSE_S, encoded(name, listed)
     while True:
         try:
-            client.store.write(log_path(name), data, version)
+            with after_a_try(is_open):
+                write_list(client, name, listed, version, data)
             return
+        except VersionConflictError as conflict:
+            conflict.outcome_unknown = is_open
+            raise
         except (MetadataOutcomeUnknownError, MetadataUnavailableError) as error:
             is_open = is_open or error.outcome_unknown
             if time.monotonic() >= deadline:
                 raise (still_open(error) if is_open else error) from error.__cause__
             pause = back_off(pause, deadline, str(error))
-        with after_a_try(is_open):
-            again, now = until_definite(lambda: read_unlooked(client, name), deadline)
-        if (again.log_id, now) != (listed.log_id, version):
-            conflict = VersionConflictError(f"log {name!r} has another version")
-            conflict.outcome_unknown = is_open
-            raise conflict
 
 
 def delete_list(client: LogClient, name: str, log_id: str, version: int, deadline: float) -> None:
-    """Raises VersionConflictError if the log is still there and was changed. A lost answer is looked into, not repeated: under the same
-    name, with the same version, there may be another log by then (OWN-7)."""
-    pause, is_open = FIRST_PAUSE_S, False
+    """Raises VersionConflictError if the log is still there and was changed. It is looked at before each try, because under the same name,
+    with the same version, there may be another log by then (OWN-7)."""
+    pause, is_open, conflict = FIRST_PAUSE_S, False, False
     while True:
-        try:
-            client.store.delete(log_path(name), version)
-            return
-        except VersionConflictError:
-            conflict = True
-        except (MetadataOutcomeUnknownError, MetadataUnavailableError) as error:
-            conflict, is_open = False, is_open or error.outcome_unknown
-            pause = back_off(pause, deadline, str(error))
         try:
             with after_a_try(is_open):
                 again, now = until_definite(lambda: read_unlooked(client, name), deadline)
@@ -272,3 +273,11 @@ def delete_list(client: LogClient, name: str, log_id: str, version: int, deadlin
             return
         if conflict or now != version:
             raise VersionConflictError(f"log {name!r} has another version")
+        try:
+            client.store.delete(log_path(name), version)
+            return
+        except VersionConflictError:
+            conflict = True
+        except (MetadataOutcomeUnknownError, MetadataUnavailableError) as error:
+            is_open = is_open or error.outcome_unknown
+            pause = back_off(pause, deadline, str(error))

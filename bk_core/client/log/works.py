@@ -9,7 +9,7 @@ from typing import Protocol
 
 from bk_core.client.counting import counts_of
 from bk_core.client.log.history import history_of
-from bk_core.client.log.list_store import LogClient, encoded, log_path, read_versioned
+from bk_core.client.log.list_store import LogClient, encoded, read_versioned, write_list
 from bk_core.client.repeating import FIRST_PAUSE_S, after_a_try, back_off, still_open, until_definite
 from bk_core.errors import (
     BkError,
@@ -137,12 +137,14 @@ class ListWorks:
     def _change_list(self, effect: ChangeList) -> ListWritten:
         deadline = self._deadline = self._deadline or time.monotonic() + self._timeout_s
         try:
-            version = self._client.store.write(log_path(self._name), encoded(self._name, effect.listed), effect.version)
+            data = encoded(self._name, effect.listed)
+            with after_a_try(self._is_open):
+                version = write_list(self._client, self._name, effect.listed, effect.version, data)
         except VersionConflictError:
             self._counts.log_conflicts.value += 1
             self._pause = back_off(self._pause, deadline, f"changing log {self._name!r}")
             return ListWritten(effect.request, Outcome.CONFLICT)
-        except NoNodeError:
+        except (NoNodeError, NoSuchLogError):
             return ListWritten(effect.request, Outcome.NO_SUCH_LEDGER)
         except (MetadataOutcomeUnknownError, MetadataUnavailableError) as error:
             self._is_open = self._is_open or error.outcome_unknown

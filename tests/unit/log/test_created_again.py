@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bk_core.client.log.intents import create_intended, intents_of
-from bk_core.client.log.janitor import delete_log
+from bk_core.client.log.janitor import delete_log, gc_log
 from bk_core.client.log.list_store import change_ledger_list, read_ledger_list
 from bk_core.client.log.lists import create_log
 from bk_core.client.log.orphans import adopt_log
@@ -132,3 +132,70 @@ def test_a_change_is_not_repeated_on_a_log_created_again(client: Any) -> None:
         client, "a", lambda listed: listed.append_segments([SegmentRange(1, 0, 0, 1, 1)], 1) if listed.log_id == old.log_id else listed
     )
     assert tries == [old.log_id] and changed.log_id != old.log_id and read_ledger_list(client, "a").segments == ()
+
+
+def made_anew(client: Any, store: Any) -> str:
+    """Delete the log and make it anew up to the very version that it had, with one segment; return the new log's id."""
+    version = store.read("logs/a").version
+    store.delete("logs/a")
+    log_id = create_log(client, "a", RAW).log_id
+    for number in range(version):
+        stored = store.read("logs/a")
+        changed = decode(stored.data).append_segments([SegmentRange(900 + number, 0, 0, 1, 1)], 1)
+        store.write("logs/a", encode(changed), stored.version)
+    assert store.read("logs/a").version == version
+    return log_id
+
+
+def test_a_change_does_not_begin_on_a_log_created_again(client: Any) -> None:
+    """OWN-7: what decides takes a while, and the version is the same then."""
+    old = create_log(client, "a", RAW)
+    change_ledger_list(client, "a", lambda listed: listed.condemn([7]))
+    anew: list[str] = []
+
+    def change(listed: Any) -> Any:
+        if listed.log_id != old.log_id:
+            return listed
+        anew.append(made_anew(client, client.store))
+        return listed.append_segments([SegmentRange(1, 0, 0, 1, 1)], 1)
+
+    assert change_ledger_list(client, "a", change).log_id == anew[0]
+    found = read_ledger_list(client, "a")
+    assert found.log_id == anew[0] and [segment.ledger_id for segment in found.segments] == [900]
+
+
+def test_a_janitor_leaves_alone_what_was_created_again_while_it_deleted(client: Any) -> None:
+    """OWN-7: it reads the list, deletes for minutes, and changes the list then."""
+    old = create_log(client, "a", RAW).log_id
+    left = create_intended(client, "a", RAW, log_id=old).ledger_id
+    change_ledger_list(client, "a", lambda listed: listed.condemn([left]))
+    anew: list[str] = []
+    honest = client.delete_ledger
+
+    def delete_ledger(ledger_id: int, **options: Any) -> None:
+        anew.append(made_anew(client, client.store))
+        honest(ledger_id, **options)
+
+    client.delete_ledger = delete_ledger
+    gc_log(client, "a", min_age_s=0)
+    found = read_ledger_list(client, "a")
+    assert [found.log_id] == anew and [segment.ledger_id for segment in found.segments] == [900]
+
+
+def test_a_deletion_does_not_begin_on_a_log_created_again(client: Any) -> None:
+    """OWN-7: the tombstone is written between the look at the list and its deletion."""
+    written(client)
+    honest = client.store
+    anew: list[str] = []
+
+    def create(path: str, data: bytes) -> int:
+        version = int(honest.create(path, data))
+        if path.startswith("deleted/") and not anew:
+            anew.append("")
+            anew[0] = made_anew(client, honest)
+        return version
+
+    client.store = Store(honest, create=create)
+    delete_log(client, "a")
+    client.store = honest
+    assert read_ledger_list(client, "a").log_id == anew[0] and client.store.children("deleted/a") == [] and client.ledgers == {}
