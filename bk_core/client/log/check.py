@@ -239,6 +239,10 @@ def repair_log(client: LogClient, name: str, *, password: bytes = b"", even_if_f
             return current  # META-14
         if current != listed:
             raise LogError(f"log {name!r} was changed by others during its repair; nothing was repaired. Repair it again", log=name)
+        if not all(ledger_exists(client, ledger_id) for ledger_id in (int(stand_in.ledger_id), *made)):
+            # A janitor that is done leaves the list as it was; one that comes after this look changes it, and the write conflicts (LOG-18).
+            message = f"a janitor deleted ledgers with which log {name!r} was to be repaired; nothing was repaired. Repair it again"
+            raise LogError(message, log=name)
         return mended
 
     if mended == listed:  # what was missing was trimmed meanwhile

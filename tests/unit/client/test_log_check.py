@@ -25,7 +25,7 @@ from bk_core.client.log.lists import create_log, set_properties
 from bk_core.client.log.live_writers import WRITER
 from bk_core.client.log.reader import LogReader
 from bk_core.client.log.writer import LogWriter
-from bk_core.errors import ForeignLedgerError, LogDataLossError, LogListFullError, LogWriterAliveError, WrongPasswordError
+from bk_core.errors import ForeignLedgerError, LogDataLossError, LogError, LogListFullError, LogWriterAliveError, WrongPasswordError
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.list_size import check_size, is_large
 from bk_core.protocol.log.position import Position
@@ -124,6 +124,28 @@ def test_lost_ledgers_are_found_and_written_off(client: bk_core.BookKeeper, seal
     trim_log(client, "a", before=Position(9))
     gc_log(client, "a", min_age_s=0)
     assert len(list(client.list_ledgers())) == 1, "nothing of the repair is left behind"
+
+
+def test_what_a_janitor_took_away_during_a_repair_is_not_listed(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LOG-18: condemned, deleted and absolved again before it is listed, so that the list is equal to what it was."""
+    data = grow(client, 9)
+    while seal_log(client, "a", limits=SMALL):
+        pass
+    client.delete_ledger(data[1], even_if_listed=True)
+    before, change = read_ledger_list(client, "a"), check.change_ledger_list
+
+    def late(*arguments: Any, **options: Any) -> LedgerList:
+        monkeypatch.setattr(check, "change_ledger_list", change)
+        assert len(gc_log(client, "a", min_age_s=0).deleted) > 1
+        assert read_ledger_list(client, "a") == before
+        return change(*arguments, **options)
+
+    monkeypatch.setattr(check, "change_ledger_list", late)
+    with pytest.raises(LogError, match="nothing was repaired"):
+        repair_log(client, "a")
+    assert read_ledger_list(client, "a") == before
+    assert [problem.ledger_id for problem in repair_log(client, "a")] == [data[1]]
+    assert contents(client) == [b"%d.%d" % (seq, entry) for seq in range(9) if seq != 1 for entry in (0, 1)]
 
 
 def test_a_lost_chunk_of_the_history_is_written_off(client: bk_core.BookKeeper) -> None:
