@@ -40,6 +40,7 @@ _FIELDS = (
     "schemas",
     "adopted",
     "batches",
+    "repairs",
 )
 _OPTIONAL_PROPERTIES = {
     "retentionMs": "retention_ms",
@@ -71,6 +72,7 @@ def encode(listed: LedgerList) -> bytes:
         "schemas": list(listed.schemas),
         **_adoption(listed),
         **({"batches": encode_spans(listed.batches)} if listed.batches else {}),
+        **({"repairs": listed.repairs} if listed.repairs else {}),
         **dict(sorted(listed.extra.items())),
     }
     return json.dumps(value, separators=(",", ":")).encode()
@@ -137,6 +139,7 @@ def _decode_v2(value: Mapping[str, Any]) -> LedgerList:
         adopted=decode_ids(adoption.get("unnamed", [])),
         adopted_from=tuple(str(cluster) for cluster in adoption.get("from", [])),
         batches=decode_spans(value.get("batches", {})),
+        repairs=int(value.get("repairs", 0)),
     )
 
 

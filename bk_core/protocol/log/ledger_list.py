@@ -59,6 +59,8 @@ class LedgerList:
     clusters that the list named before a person said that it belongs to this one, oldest first.
 
     ``batches`` tell which query committed which segments of the tail, as far as it is known; those of the history are in its chunks.
+
+    ``repairs`` is how often something was written off (GRD-5), which lowers all counts behind it.
     """
 
     log_id: str
@@ -81,6 +83,7 @@ class LedgerList:
     adopted: frozenset[int] = frozenset()
     adopted_from: tuple[str, ...] = ()
     batches: tuple[BatchSpan, ...] = ()
+    repairs: int = 0
 
     def __post_init__(self) -> None:
         """Give ``head_*`` and ``schemas`` their one spelling, so that equal lists compare equal."""

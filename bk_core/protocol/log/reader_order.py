@@ -49,6 +49,7 @@ class LogReaderOrder(ListMachine):
         self.log_id = log_id
         self._on_trimmed = on_trimmed
         self._rows: tuple[int, int] | None = None  # a live segment, or the end of the log, and the rows of the log before it
+        self._repairs = 0  # of the list in which these rows were counted
         self._told: tuple[int, int] | None = None  # a segment, and its last entry that was said to be there and was not
 
     # --- calls of the world ---------------------------------------------------------------------------------------------
@@ -89,6 +90,8 @@ class LogReaderOrder(ListMachine):
             self._fail(reading.recreated_loss(self.name, self.position))
             return
         self.log_id = self.listed.log_id
+        if self._repairs != self.listed.repairs:  # rows were written off, and counts from before say nothing any more (LOG-13)
+            self._rows, self._repairs = None, self.listed.repairs
         self._go_on()
 
     def _go_on(self) -> None:

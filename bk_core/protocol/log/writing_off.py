@@ -1,8 +1,9 @@
 """Writes off what a log lists although it is lost: segments whose ledger does not exist become empty ones. Pure.
 
 Sequence numbers stay, so every position keeps its meaning. An empty segment needs a ledger that exists and is CLOSED, because a take-over
-recovers the last two (LOG-1): a *stand-in* without entries. Lost rows are counted no more. That a segment was written off shows by its rows
-per entry, which are not known any more (``Segment.written_off``).
+recovers the last two (LOG-1): a *stand-in* without entries. Lost rows are counted no more; ``repairs`` of the list tells that to those who
+know counts from before. That a segment was written off shows by its rows per entry, which are not known any more
+(``Segment.written_off``).
 """
 
 from __future__ import annotations
@@ -54,4 +55,5 @@ def write_off(listed: LedgerList, missing: Collection[int], stand_in: int, load:
     segments = tuple(mend(segment) for segment in listed.segments)
     if (history, segments) == (listed.history, listed.segments):
         return listed
-    return replace(listed, history=history, segments=segments, opened=(*listed.opened, *replaced))  # type: ignore[arg-type]
+    opened = (*listed.opened, *replaced)
+    return replace(listed, history=history, segments=segments, opened=opened, repairs=listed.repairs + 1)  # type: ignore[arg-type]

@@ -10,12 +10,14 @@ import pytest
 from bk_core.errors import BkError, LogDataLossError, LogHistoryError, NoSuchLogError
 from bk_core.protocol.events import Outcome
 from bk_core.protocol.log import reading
+from bk_core.protocol.log.codec import decode, encode
 from bk_core.protocol.log.effects import AwaitLedger, AwaitList, Deliver, LoadChunk, OpenLedger, ReadList, RecoverLedger
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.reader_order import LogReaderOrder, OnTrimmed
 from bk_core.protocol.log.sealing import ref_to, seal
 from bk_core.protocol.log.segments import SegmentRange
+from bk_core.protocol.log.writing_off import write_off
 from tests.unit.log.talk import Talk
 
 EMPTY = LedgerList("log")
@@ -221,6 +223,28 @@ def test_a_live_segment_that_was_read_to_its_end_and_trimmed_is_no_loss(unread: 
         assert isinstance(talk.failed["read"], LogDataLossError)
     else:
         assert talk.find(OpenLedger).ledger_id == 2 and talk.failed == {}
+
+
+@pytest.mark.parametrize("looked", [False, True])
+def test_rows_that_were_written_off_are_not_set_against_rows_that_were_not_read(looked: bool) -> None:
+    """LOG-13: ten rows before the reader are lost and written off; then ten are trimmed that it did not read."""
+    listed = live(2, listed=committed(1))
+    talk = reader(listed, position=Position(1))
+    read(talk, closed=False, last=3)
+    talk.reply(AwaitLedger)
+    repaired = decode(encode(write_off(listed, {1}, 8, lambda _: (), lambda _: 0)))
+    if looked:  # the list tells anew what lies before the live segment
+        assert isinstance(talk.machine, LogReaderOrder)
+        talk.pending.clear()
+        talk.take(talk.machine.look(0))
+        talk.reply(ReadList, listed=repaired, version=2)
+        talk.reply(OpenLedger, last_entry_id=3, closed=False)
+        talk.reply(AwaitLedger)
+    talk.reply(OpenLedger, Outcome.NO_SUCH_LEDGER)
+    more = committed(3, listed=repaired.close_live(2, 3, 0, 1))
+    talk.reply(ReadList, listed=live(4, listed=more).trim(3)[0], version=5)
+    assert isinstance(talk.failed["read"], LogDataLossError)
+    assert "segments 1..2" in str(talk.failed["read"])
 
 
 def test_two_live_segments_that_were_read_may_be_trimmed_before_the_list_says_where_they_ended() -> None:
