@@ -259,22 +259,22 @@ class Monitor(Bell, RLock):  # type: ignore[misc]  # typeshed calls it final, CP
 
 
 class Flag:
-    """An Event whose lock an interrupt cannot keep."""
+    """An Event whose lock an interrupt cannot keep. ``on`` is what ``is_set`` returns, where a call might be interrupted."""
 
     def __init__(self) -> None:
         self._monitor = Monitor()
-        self._set = False
+        self.on = False
 
     def is_set(self) -> bool:
-        return self._set
+        return self.on
 
     def set(self) -> None:
-        self._set = True
+        self.on = True
         with self._monitor:
             self._monitor.notify_all()
 
     def clear(self) -> None:
-        self._set = False
+        self.on = False
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the flag is set or the time is up. Return True if it is set now."""

@@ -20,8 +20,9 @@ STOP_LOOK_S = 0.5  # the time between two looks at the events of followers
 class Following(Generic[T]):
     """An iterator over what ``begin`` yields. A generator ends when it raises; this begins a new one at the next call.
 
-    ``begin`` must go on behind what was given. It is given a flag, which says once it is set that the iteration is to end; ``wake`` ends
-    what the generator waits for then. ``close`` the iterator to release at once what it holds.
+    ``begin`` must go on behind what was given; what the generator has yielded counts as given. It is given a flag, which says once it is
+    set that the iteration is to end; ``wake`` ends what the generator waits for then. ``close`` the iterator to release at once what it
+    holds.
     """
 
     def __init__(self, begin: Callable[[Flag], Iterator[T]], wake: Callable[[], None]) -> None:
@@ -39,18 +40,17 @@ class Following(Generic[T]):
         if self._items is None:
             self._items = self._begin(self._over)
         try:
-            item = next(self._items)
-        except StopIteration:
-            self._over.set()
-            raise
+            for item in self._items:  # an interrupt where ``next`` returns would lose the item, and from here on nothing is called
+                if self._over.on:  # unless another thread ends the iteration
+                    self._end()
+                return item
         except BaseException as error:
             self._items = None
             if self._over.is_set() and isinstance(error, BkError):  # it was closed, which ended what this call waited for
                 raise StopIteration from None
             raise
-        if self._over.is_set():
-            self._end()
-        return item
+        self._over.set()
+        raise StopIteration
 
     def close(self) -> None:
         """End the iteration, from any thread and from a handler of a signal. A call that waits for the next item ends as at the end of all

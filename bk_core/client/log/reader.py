@@ -201,6 +201,8 @@ class LogReader(StaysHere):
     def read(self) -> Iterator[LogEntries]:
         """Yield everything there is now: closed ranges, then a live segment up to its LAC. Call it again for more.
 
+        A Ctrl-C ends the iteration, not the reader: another ``read`` goes on behind the last run that was given.
+
         Iterations of one reader share its ``position``: where it was set, or another iteration or ``wait`` was at work meanwhile, this one
         goes on there.
 
@@ -231,8 +233,9 @@ class LogReader(StaysHere):
         self._rest = None
         try:
             for run in self._handle.read_runs(effect.first_entry_id, last, unchecked_bound=not segment.live):
-                self._order.passed(run.first_entry_id + run.count - 1)
-                yield LogEntries(segment, run.first_entry_id, run.count, run.values, run.offsets)
+                entries = LogEntries(segment, run.first_entry_id, run.count, run.values, run.offsets)
+                self._order.passed(run.first_entry_id + run.count - 1)  # the last call: an interrupt behind it would skip the run
+                yield entries
                 if self._turns != turns:
                     return None
         except NoSuchEntryError:
@@ -260,10 +263,12 @@ class LogReader(StaysHere):
         return not (self._watching and self._fresh) or self._changed.is_set()
 
     def _look(self) -> list[LogEffect]:
+        self._rest = None  # the machine waits for nothing any more, whatever interrupts it now
         self._turns += 1
         return self._noted(self._order.look(time.monotonic_ns(), list_changed=self._list_may_have_changed))
 
     def _tell(self, event: LogAnswer | TimerFired) -> list[LogEffect]:
+        self._rest = None
         if isinstance(event, ListRead):
             self._fresh = self._watching
         return self._noted(self._order.handle(event, time.monotonic_ns()))
@@ -341,8 +346,9 @@ class LogReader(StaysHere):
         the log is deleted. The list is read once per change of it, and a live ledger stays open; both end with the iteration.
 
         An outage of the metadata store is tolerated for the client's ``operation_timeout_s`` (SES-7), then MetadataUnavailableError is
-        raised. After any error the iteration may be asked for its next run again: it goes on where it was. Its ``close`` ends it from any
-        thread, at once.
+        raised. After any error, a Ctrl-C for one, the iteration may be asked for its next run again: it goes on where it was. A Ctrl-C that
+        comes when ``next(iteration)`` has returned, and before its result is kept, takes that run with it; ``for`` has no such moment. Its
+        ``close`` ends it from any thread, at once; a run that comes in that very moment may go with it.
         """
         return Following(lambda over: self._follow(stop, over), self._wake)
 

@@ -59,8 +59,9 @@ class LogReaderOrder(ListMachine):
         return self.look(now_ns)
 
     def look(self, now_ns: int, *, list_changed: bool = True) -> list[LogEffect]:
-        """Decide again what comes at the position. The outstanding request is forgotten (SM-3); the list is read again if it may have
-        changed."""
+        """Decide again what comes at the position. The outstanding request is forgotten (SM-3), also where an interrupt of the thread that
+        drives this machine has left it behind in a step that did not end; the list is read again if it may have changed."""
+        self._effects = []
         self._waiting.clear()
         self._timers.clear()
         if list_changed or self.listed is None:

@@ -30,7 +30,7 @@ from bk_core.client.files.store import FileStore
 from bk_core.client.log.janitor import delete_log
 from bk_core.client.log.list_store import read_ledger_list
 from bk_core.client.log.lists import create_log
-from bk_core.client.log.reader import LogReader
+from bk_core.client.log.reader import LogEntries, LogReader
 from bk_core.client.log.writer import LogWriter
 from bk_core.errors import BkError, DuplicateEntryIdError, LogExistsError, NoSuchLedgerError, NoSuchLogError
 from bk_core.protocol.ledger.metadata import LedgerState
@@ -53,8 +53,8 @@ def client(uri: str) -> Iterator[bk_core.BookKeeper]:
         yield bk
 
 
-def struck(point: int, call: Callable[[], object]) -> bool:
-    """``call`` with an interrupt at its ``point``-th point; False if it ended before.
+def struck(point: int, call: Callable[[], object], within: tuple[str, ...] = ("",)) -> bool:
+    """``call`` with an interrupt at its ``point``-th point in files whose names end so; False if it ended before.
 
     Where something goes (in a destructor, in the callback of a weak reference) Python prints what is raised and drops it.
     """
@@ -62,7 +62,7 @@ def struck(point: int, call: Callable[[], object]) -> bool:
 
     def look(frame: FrameType, event: str, argument: Any) -> None:
         nonlocal left, struck_
-        if event not in ("call", "c_return") or struck_:
+        if event not in ("call", "c_return") or struck_ or not frame.f_code.co_filename.endswith(within):
             return
         if not left:
             struck_ = True
@@ -86,12 +86,17 @@ def struck(point: int, call: Callable[[], object]) -> bool:
     return struck_
 
 
-def everywhere(call: Callable[[int], object], after: Callable[[int], object] = lambda point: None, step: int = 1) -> int:
+def everywhere(
+    call: Callable[[int], object],
+    after: Callable[[int], object] = lambda point: None,
+    step: int = 1,
+    within: tuple[str, ...] = ("",),
+) -> int:
     """``call`` once for each point in it (or each ``step``-th, from one of the first ``step``); how many there were."""
     first = random.Random(f"{SEED} {step}").randrange(step)
     print(f"each {step}. point from {first}: BK_SEED={SEED}")
     for point in range(first, POINTS_MAX, step):
-        again = struck(point, lambda: call(point))  # noqa: B023
+        again = struck(point, lambda: call(point), within)  # noqa: B023
         after(point)
         if not again:
             return point
@@ -389,6 +394,41 @@ def test_reading_a_log_can_be_repeated(client: bk_core.BookKeeper) -> None:
 
         assert everywhere(look, step=19) > 20
         assert contents(client) == expected
+
+
+OF_READERS = ("/client/log/reader.py", "/log/reader_order.py", "/log/list_machine.py", "/protocol/requests.py", "resuming.py", "<string>")
+"""What the loop of a reader runs on the user's thread. A dataclass is made in <string>."""
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_an_iteration_over_a_log_goes_on_where_it_was(client: bk_core.BookKeeper, follows: bool) -> None:
+    """LOG-21: no run is skipped and none comes twice, and the reader is as good as before at once."""
+    create_log(client, "a", LogProperties(entry_format="raw"))
+    expected = [b"%d" % number for number in range(6)]
+    with LogWriter.open(client, "a") as writer:
+        for number, payload in enumerate(expected):
+            writer.append(payload)
+            if number % 2:
+                writer.roll()
+    reader, got = LogReader(client, "a"), list[LogEntries]()
+
+    def read(point: int) -> None:
+        for run in reader.follow() if follows else reader.read():
+            got.append(run)
+            if follows and len(got) == 3:
+                return
+        reader.wait(0.001)
+
+    def after(point: int) -> None:
+        nonlocal reader
+        for run in reader.read():
+            got.append(run)
+        assert [payload for run in got for payload in run.payloads()] == expected, point
+        reader.close()
+        reader = LogReader(client, "a")
+        got.clear()
+
+    assert everywhere(read, after, within=OF_READERS) > 100
 
 
 def test_the_life_of_a_log(client: bk_core.BookKeeper) -> None:
