@@ -6,11 +6,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from bk_core.arguments import CLIENT, SECRET, checked
-from bk_core.client.identity import delete_own
+from bk_core.client.identity import delete_own, log_id_of_reader
 from bk_core.client.log.history import ChunkCache, history_of
 from bk_core.client.log.list_store import (
     LogClient,
@@ -215,7 +216,7 @@ def _retie(client: LogClient, name: str, before: str, here: str) -> None:
 @checked()
 def forget_log(client: LogClient, name: str, *, cluster: str) -> None:
     """Remove the list, intents, nodes of data ledgers, tombstones and first offsets of a log of another cluster that is gone for good. No
-    ledger is touched.
+    ledger is touched. What this cluster has under that name, as of a log that it deleted before, stays.
 
     NoSuchLogError; InvalidArgumentError for a log of this cluster, which ``delete_log`` deletes; WrongClusterError unless the list names
     ``cluster``, or if that cluster lies in this metadata store.
@@ -227,11 +228,25 @@ def forget_log(client: LogClient, name: str, *, cluster: str) -> None:
     delete_list(client, name, listed.log_id, version, time.monotonic() + update_timeout_s(client))
     for place in ("intents", "files", "deleted", "readers"):
         for child in client.store.children(f"{place}/{name}"):
-            client.store.delete(f"{place}/{name}/{child}")
+            path = f"{place}/{name}/{child}"
+            with suppress(NoNodeError, VersionConflictError):  # it is somebody else's by now
+                stored = client.store.read(path)
+                if _is_of(stored.data, name, cluster, listed.log_id):
+                    client.store.delete(path, stored.version)
         try:
             client.store.delete(f"{place}/{name}")
-        except MetadataError:  # another process begins there already
+        except MetadataError:  # it is not empty
             continue
+
+
+def _is_of(data: bytes, name: str, cluster: str, log_id: str) -> bool:
+    """Return True if what lies beside lists of this name names the cluster or, where it names none, the log's id (OWN-3)."""
+    try:
+        value = loads(data)
+        named = value.get("cluster", "")
+        return bool(named == cluster or (not named and log_id in (value.get("logId"), log_id_of_reader(data, name))))
+    except (ValueError, AttributeError):  # nobody can tell
+        return False
 
 
 def _check_named(client: LogClient, name: str, listed: LedgerList, said: str | None) -> None:

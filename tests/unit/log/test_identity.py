@@ -16,7 +16,7 @@ from bk_core.client.log.intents import Intent, create_intended, forget_intent, i
 from bk_core.client.log.janitor import check_listable, delete_log, gc_log, trim_log
 from bk_core.client.log.list_store import now_ms, read_ledger_list
 from bk_core.client.log.lists import create_log, set_properties
-from bk_core.client.log.orphans import adopt_log
+from bk_core.client.log.orphans import adopt_log, forget_log
 from bk_core.client.log.reader import LogReader
 from bk_core.client.log.writer import LogWriter
 from bk_core.errors import (
@@ -268,6 +268,25 @@ def test_a_list_of_a_ledger_whose_number_its_maker_chose_is_adopted(client: Any)
 
 
 # --- the cluster -------------------------------------------------------------------------------------------------------
+
+
+def test_forgetting_another_cluster_s_log_leaves_what_is_ours_under_the_name(client: Any) -> None:
+    """OWN-3: a tombstone and intents of a log that this cluster deleted, and has not finished with."""
+    here, store = client.store.cluster_id(), client.store
+    listed = LedgerList("f" * 32, cluster="gone")
+    store.create("logs/a", encode(listed))
+    ours = {"deleted/a/" + "e" * 32: encode(LedgerList("e" * 32, cluster=here))}
+    ours |= {f"{place}/a/1": json.dumps({"logId": "e" * 32, "cluster": here}).encode() for place in ("intents", "files")}
+    ours |= {"readers/a/r": json.dumps({"cluster": here, "offsets": {}}).encode(), "intents/a/5": b"{}", "intents/a/6": b"?"}
+    theirs = {"deleted/a/" + "d" * 32: encode(LedgerList("d" * 32, cluster="gone"))}
+    theirs |= {f"{place}/a/2": json.dumps({"logId": "d" * 32, "cluster": "gone"}).encode() for place in ("intents", "files")}
+    theirs |= {"intents/a/3": json.dumps({"logId": listed.log_id}).encode()}
+    theirs |= {"readers/a/old": json.dumps({"a": {"logId": listed.log_id}}).encode()}
+    for path, data in (ours | theirs).items():
+        store.create(path, data)
+    forget_log(client, "a", cluster="gone")
+    left = {f"{place}/a/{child}" for place in ("intents", "files", "deleted", "readers") for child in store.children(f"{place}/a")}
+    assert left == set(ours) and store.children("logs") == []
 
 
 def test_a_cluster_initialised_anew_is_noticed(client: Any) -> None:
