@@ -164,7 +164,8 @@ def test_a_list_and_its_cluster_are_read_in_one_round_trip(world: World, monkeyp
 
 
 def test_what_a_micro_batch_of_the_sink_asks_the_metadata_store(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the driver, once its log is there: the list with its cluster for plan and commit, whose the data ledger is, the change.
+    """In the driver, once its log is there: the list with its cluster for plan and commit, whose the data ledger is, the list
+    once more right before it is written over (OWN-7), the change.
 
     And the task, which goes on with its ledger: the intent.
     """
@@ -192,7 +193,7 @@ def test_what_a_micro_batch_of_the_sink_asks_the_metadata_store(world: World, mo
     for batch_id in range(4):
         told = [trips.of(plan), trips.of(task), trips.of(lambda: batches[-1].commit(messages[-1:], len(batches) - 1))]
         if batch_id >= 2:  # the first makes the log, the second its ledger under the log's id
-            assert told == [(1, 2), (1, 1), (3, 4)]
+            assert told == [(1, 2), (1, 1), (4, 5)]
     assert read_log(client, "web").listed.total_rows == 4
     data_ledgers._kept.clear()
 
