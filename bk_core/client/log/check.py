@@ -328,18 +328,19 @@ def _ended(client: LogClient, listed: LedgerList, name: str, ledger_id: int, pas
 
 @checked(older_than_ms=COUNT)
 def forget_marks(client: LogClient, name: str, query_ids: Iterable[str] = (), *, older_than_ms: int | None = None) -> tuple[str, ...]:
-    """Drop marks of queries and transactions by id, or by age in milliseconds; returns the ids.
+    """Drop marks of queries and transactions by id, or by age in milliseconds; returns the ids, also where an answer was lost.
 
     A batch that such a query commits again is published again. Marks without a time are dropped by id only. NoSuchLogError.
     """
     wanted = frozenset(query_ids)
-    gone: list[str] = []
+    tried: set[str] = set()  # by this call; one whose answer was lost finds them gone
 
     def change(listed: LedgerList) -> LedgerList:
         before_ms = 0 if older_than_ms is None else store_now_ms(client) - older_than_ms
         old = {query for query, mark in listed.committed.items() if 0 < mark.at_ms < before_ms}
-        gone[:] = sorted((wanted | old) & set(listed.committed))
+        gone = (wanted | old) & set(listed.committed)
+        tried.update(gone)
         return replace(listed, committed={q: m for q, m in listed.committed.items() if q not in gone}) if gone else listed
 
-    change_ledger_list(client, name, change)
-    return tuple(gone)
+    left = change_ledger_list(client, name, change).committed
+    return tuple(sorted(tried - set(left)))

@@ -25,7 +25,15 @@ from bk_core.client.log.lists import create_log, set_properties
 from bk_core.client.log.live_writers import WRITER
 from bk_core.client.log.reader import LogReader
 from bk_core.client.log.writer import LogWriter
-from bk_core.errors import ForeignLedgerError, LogDataLossError, LogError, LogListFullError, LogWriterAliveError, WrongPasswordError
+from bk_core.errors import (
+    ForeignLedgerError,
+    LogDataLossError,
+    LogError,
+    LogListFullError,
+    LogWriterAliveError,
+    MetadataOutcomeUnknownError,
+    WrongPasswordError,
+)
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.list_size import check_size, is_large
 from bk_core.protocol.log.position import Position
@@ -124,6 +132,26 @@ def test_lost_ledgers_are_found_and_written_off(client: bk_core.BookKeeper, seal
     trim_log(client, "a", before=Position(9))
     gc_log(client, "a", min_age_s=0)
     assert len(list(client.list_ledgers())) == 1, "nothing of the repair is left behind"
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_marks_that_went_with_a_lost_answer_are_told(client: bk_core.BookKeeper, applied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """META-12: the list shows that they are gone, and not who dropped them."""
+    create_log(client, "a", RAW)
+    for query in ("q", "other"):
+        update_ledger_list(client, "a", lambda listed: listed.mark_committed(query, 7, 1))  # noqa: B023
+    store = type(client.store)
+    write = store.write
+
+    def lost(self: Any, path: str, data: bytes, version: int) -> int:
+        monkeypatch.setattr(store, "write", write)
+        if applied:
+            write(self, path, data, version)
+        raise MetadataOutcomeUnknownError("the answer was lost")
+
+    monkeypatch.setattr(store, "write", lost)
+    assert forget_marks(client, "a", ["q", "none"]) == ("q",)
+    assert set(read_ledger_list(client, "a").committed) == {"other"} and forget_marks(client, "a", ["q"]) == ()
 
 
 def test_what_a_janitor_took_away_during_a_repair_is_not_listed(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
