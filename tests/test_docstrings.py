@@ -19,6 +19,7 @@ import bk_core
 import bk_spark
 from bk_core import errors
 from bk_core.metadata.store import MetadataStore
+from tests import sources
 
 NAMES_MIN = 160
 STORE_METHODS_MIN = 40
@@ -152,6 +153,18 @@ def misplaced_rules(doc: str) -> list[str]:
     return RULE.findall(re.sub(r"(?:\n\n|^)(?:Rules?: [^\n]*(?:\n[^\n]+)*)\Z", "", plain))
 
 
+def test_no_blank_line_stands_within_a_sentence() -> None:
+    """Else the summary, which help and the site show, is half of it."""
+    files = [path for part in ("bk_core", "bk_spark", "tests") for path in (sources.ROOT / part).rglob("*.py")]
+    found = {str(path.relative_to(sources.ROOT)): [n for n, text in sources.facts(path).texts if halved(text)] for path in files}
+    assert not {name: lines for name, lines in found.items() if lines}
+
+
+def halved(doc: str) -> bool:
+    first, _, more = inspect.cleandoc(doc).partition("\n\n")
+    return bool(more) and first.rstrip()[-1:] not in ".:!?)`"
+
+
 def test_what_is_wrong_is_seen() -> None:
     def function(first: int, second: int) -> None:
         raise errors.NoSuchLogError("no")
@@ -159,6 +172,7 @@ def test_what_is_wrong_is_seen() -> None:
     assert unnamed(function, "Take ``first``.") == ["second"]
     assert clipped_errors("Return it. NoSuchLogError.") == ["NoSuchLogError"] and not clipped_errors("Raises NoSuchLogError.")
     assert misplaced_rules("LOG-1: first.") == ["LOG-1"] and not misplaced_rules("It is first (LOG-1).\n\nRules: LOG-2, LOG-3.")
+    assert halved("Return it,\n\nor not.") and not halved("Return it.\n\nOr not.")
     assert raised_in(_raises_one) == {"NoSuchLogError"}
 
 

@@ -85,9 +85,7 @@ class BatchOrder:
 
     def check_follows(self, listed: LedgerList | None) -> None:
         """Raise LogDataLossError if the batches before this one are not in the log, or there is none (None), unless the option says to go
-        on
-
-        (BAT-1). An earlier batch of the query wrote to it, so what it had is gone.
+        on (BAT-1). An earlier batch of the query wrote to it, so what it had is gone.
         """
         if not self.follows:
             return

@@ -90,7 +90,6 @@ def same_kind(options: Options, properties: LogProperties) -> bool:
 
 def plan_log(client: Any, options: Options, log: str, schema: StructType, mark: tuple[str, int] | None, overwrite: bool = False) -> LogPlan:
     """Read the log's list and decide. Raises before any side effect: InvalidArgumentError for options that do not fit the log,
-
     WrongPasswordError, LogSchemaError, LogWriterAliveError behind an exclusive writer without ``takeOver``, NoSuchLogError with
     ``createLogs=false``, NotEnoughBookiesError for ledgers of more bookies than the cluster has, those that are away included.
     InvalidArgumentError for the log of a file store, whatever is insisted on (GRD-7).

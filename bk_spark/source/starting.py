@@ -43,9 +43,7 @@ def source_logs(options: Options, client: Any, under_way: bool = False) -> tuple
 
 def check_beginning(options: Options, names: Collection[str]) -> None:
     """Check the start of a new query with a pattern: InvalidArgumentError for offsets and times of logs that it does not match, and for one
-    place in
-
-    several. Logs that are not named begin at their first entry, as those do that come later (Kafka's rule for new partitions).
+    place in several. Logs that are not named begin at their first entry, as those do that come later (Kafka's rule for new partitions).
     """
     offsets, times = options.starting_offsets, options.starting_offsets_by_timestamp
     if offsets is not None and offsets.everywhere is not None and offsets.everywhere.word is None and len(names) != 1:

@@ -1,5 +1,4 @@
 """Each option with the tests that fail when it is ignored. Tests of what parsing returns do not count: an option that is parsed and then
-
 used nowhere passes them. Tests without a JVM come first; those below ``tests/spark`` that end in a comment run in Spark's own processes.
 """
 

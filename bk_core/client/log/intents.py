@@ -130,8 +130,8 @@ def change_intent(
     """Change the intent of a data ledger by one compare-and-set. ``change`` gets the intent as it is and returns the one to write, or None
     to leave it so; what it raises is raised here.
 
-    Return False if the intent is gone, if another process was faster, or if a clean-up has claimed it, unless ``even_if_claimed``. Raises
-    MetadataFormatError.
+    Return False if the intent is gone, if another process was faster or an answer was lost (the change may have been made then), or if a
+    clean-up has claimed it, unless ``even_if_claimed``. Raises MetadataFormatError.
     """
     path = intent_path(log, ledger_id)
     try:
@@ -181,9 +181,9 @@ def create_intended(
     """A new ledger with the log's settings, whose intent was recorded before it came to be. Returns its writer.
 
     Intent and ledger both carry the log's id (OWN-5, OWN-6). A number under which another cluster has an intent at this log root is left
-    out: that intent would be taken for this ledger's, and forgotten with it. Whatever creating a
-    ledger raises, a shortage of bookies with the log's name; the intent is forgotten then, unless the ledger may have come to be.
-    InvalidArgumentError before anything is done for properties that no ledger can have.
+    out: that intent would be taken for this ledger's, and forgotten with it. Raises what creating a ledger raises; a shortage of bookies
+    names the log. The intent is forgotten then, unless the ledger may have come to be. InvalidArgumentError before anything is done for
+    properties that no ledger can have.
     """
     properties.check()
     digest_type = DigestType[properties.digest_type]

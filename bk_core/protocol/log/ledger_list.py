@@ -195,7 +195,6 @@ class LedgerList:
 
     def mark_committed(self, query_id: str, batch_id: int, now_ms: int = 0, rows: int | None = None, size: int | None = None) -> LedgerList:
         """Mark a batch, with its rows and payload bytes where they are known, and forget marks that are too old: those of one-shot writes
-
         after a day, others as the properties say.
         """
         if self.is_committed(query_id, batch_id):

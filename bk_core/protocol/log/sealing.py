@@ -72,9 +72,8 @@ def ref_to(items: Chunk, ledger_id: int, entry_id: int = 0) -> HistoryRef:
 
 
 def seal(listed: LedgerList, steps: Sequence[tuple[Chunk, HistoryRef]]) -> LedgerList | None:
-    """Put each reference in the place of its items. None if they are not there any more (somebody else has sealed or trimmed meanwhile),
-
-    or if a janitor has condemned the reference's ledger.
+    """Put each reference in the place of its items. None if they are not there any more (somebody else has sealed or trimmed meanwhile), or
+    if a janitor has condemned the reference's ledger.
     """
     for items, ref in steps:
         if ref.ledger_id in listed.condemned:

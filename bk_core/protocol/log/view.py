@@ -173,9 +173,8 @@ class LogView:
         return None
 
     def position_of_entry(self, ledger_id: int, entry_id: int) -> Position:
-        """The position of an entry of a ledger. An entry that no segment lists stands for the next one of that ledger that is listed,
-
-        or for what follows the last. LogDataLossError if no segment that is left names the ledger.
+        """The position of an entry of a ledger. An entry that no segment lists stands for the next one of that ledger that is listed, or
+        for what follows the last. LogDataLossError if no segment that is left names the ledger.
         """
         last: Segment | None = None
         for segment in self._segments_naming(ledger_id):

@@ -29,7 +29,6 @@ BATCHES = 60
 
 def commit_batches(client: Any, query: str, seed: int) -> None:
     """Batches of one to three segments over ledgers that are kept open for a while. A janitor may take them away at any time: then the
-
     batch is written again.
     """
     rng = random.Random(seed)
