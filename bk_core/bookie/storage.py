@@ -1,7 +1,8 @@
-"""A bookie's entries and ledger records in LMDB, with group commit.
+"""A bookie's entries and ledger records in a journal and in LMDB, with group commit.
 
-Changes are visible to reads at once through an overlay, and durable once a commit that contains them has been synced. One thread commits
-whatever has gathered since its last commit in one transaction, so the price of a sync is shared by every add that waited for it.
+Changes are visible to reads at once through an overlay, and durable once a commit that contains them has been synced. One thread writes
+whatever has gathered since its last commit as one record of the journal with one sync, so the price of a sync is shared by every add that
+waited for it. Another thread moves the journal's content to LMDB later.
 
     entries   entries that came singly          (tables.py)
     runs      entries that came many at a time  (tables.py)
@@ -70,7 +71,8 @@ Completion = Callable[[int, BaseException | None], None]
 
 
 class LmdbBookieStorage:
-    """Use from one thread, except that ``completed(position, error)`` is called on the commit thread.
+    """Use from one thread, except that ``completed(position, error)`` is called on the two threads of the storage; the one that fills the
+    database gives position 0.
 
     ``completed`` reports that all changes up to ``position`` are durable, or, with an error, that the commit of changes up to
     ``position`` failed. Failed changes stay visible and are tried again with the next commit: storing an add that was answered

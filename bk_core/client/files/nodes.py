@@ -16,7 +16,7 @@ from typing import Any
 
 from bk_core.client.files.names import nodes_path
 from bk_core.client.identity import delete_own
-from bk_core.client.log.list_store import LogClient, ledger_exists, read_ledger_list, update_timeout_s
+from bk_core.client.log.list_store import LogClient, ledger_exists, read_ledger_list, unused_ledger_id, update_timeout_s
 from bk_core.client.repeating import create_once, until_definite
 from bk_core.errors import (
     BkError,
@@ -60,7 +60,7 @@ def create_data_ledger(
     cluster = client.store.cluster_id()
     custom = {LOG_KEY: log.encode(), LOG_ID_KEY: log_id.encode(), LOG_ROOT_KEY: client.store.log_root.encode()}
     while True:
-        ledger_id = client.store.new_ledger_id()
+        ledger_id = unused_ledger_id(client)
         try:
             recorded = _record(client, log, DataNode(ledger_id, log_id, cluster))
         except BkError:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from bk_core.client.log.list_store import LogClient, ledger_exists, now_ms, update_timeout_s
+from bk_core.client.log.list_store import LogClient, ledger_exists, now_ms, unused_ledger_id, update_timeout_s
 from bk_core.client.log.too_few import of_log
 from bk_core.client.processes import look_at, place_here, start_of_this
 from bk_core.client.repeating import create_once, until_definite
@@ -190,7 +190,7 @@ def create_intended(
     cluster = client.store.cluster_id()
     whose = {LOG_KEY: log.encode(), LOG_ID_KEY: log_id.encode(), LOG_ROOT_KEY: client.store.log_root.encode()}  # LOG-9
     while True:
-        ledger_id = client.store.new_ledger_id()
+        ledger_id = unused_ledger_id(client)
         intent = intent_here(ledger_id, query_id, purpose, log_id=log_id, cluster=cluster)
         if record_intent(client, log, intent):
             break

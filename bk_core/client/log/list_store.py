@@ -70,6 +70,15 @@ class LogClient(Protocol):
     def await_bookies(self, ensemble_size: int, write_quorum_size: int) -> None: ...
 
 
+def unused_ledger_id(client: LogClient) -> int:
+    """Return a new ledger id that no ledger has. Somebody may have chosen the next numbers for ledgers of theirs, and whoever notes an id
+    before the ledger comes to be would take such a ledger for the one that was noted."""
+    while True:
+        ledger_id = client.store.new_ledger_id()
+        if not ledger_exists(client, ledger_id):
+            return ledger_id
+
+
 def ledger_exists(client: LogClient, ledger_id: int) -> bool:
     """False only if the metadata store says so; whatever else it says is raised."""
     try:

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 import bk_core
+from bk_core.client.files.store import FileStore
 from bk_core.client.ledger.write_handle import WriteHandle
+from bk_core.client.log.intents import intents_of
 from bk_core.client.log.writer import LogWriter
 from bk_core.errors import BkError, DuplicateEntryIdError, LedgerFencedError, LogTakenOverError, OperationTimeoutError
 
@@ -235,3 +237,23 @@ def test_a_span_and_a_run_name_the_same_entry(client: bk_core.BookKeeper) -> Non
     (segment,) = client.log("a").segments()
     assert span.first_entry_id == run.first_entry_id == segment.first_entry_id == 0
     assert span.last_entry_id == segment.last_entry_id == 2
+
+
+@pytest.mark.parametrize("what", ["log", "files"])
+def test_numbers_that_somebody_chose_for_ledgers_of_theirs_are_left_out(client: bk_core.BookKeeper, what: str) -> None:
+    """Such a ledger would be taken for the one that was noted before it came to be, and the writer would fail."""
+    log = client.create_log("beside")
+    with client.create_ledger() as last:
+        pass
+    chosen = [last.ledger_id + ahead for ahead in range(1, 7)]
+    for ledger_id in chosen:
+        client.create_ledger(ledger_id=ledger_id).close()
+    if what == "log":
+        with log.writer() as writer:
+            writer.append(b"x")
+        (segment,) = log.segments()
+        assert segment.ledger_id > chosen[-1] and intents_of(client, "beside") == {}
+    else:
+        with FileStore.open(client, "beside") as store:
+            store.put("/large", bytes(2 << 20))  # in a ledger of its own
+            assert store.read("/large") == bytes(2 << 20)
