@@ -104,7 +104,7 @@ class OwnerClient:
             version = self.store.create_ledger(number, metadata_codec.encode(metadata))
         except NodeExistsError:
             raise LedgerExistsError(f"ledger {number} exists already", ledger=number) from None
-        return SimpleNamespace(ledger_id=number, close=lambda: self._close(number, metadata, version))
+        return SimpleNamespace(ledger_id=number, close=lambda: self._close(number, metadata, version), abandon=lambda: None)
 
     def _close(self, ledger_id: int, metadata: LedgerMetadata, version: int) -> None:
         """CL-3."""
