@@ -3,13 +3,17 @@ the cluster has not is an error (status 1)."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import click
 
+from bk_core.arguments import brief
 from bk_core.errors import InvalidArgumentError
+
+_ID_MAX = (1 << 63) - 1
 
 
 @contextmanager
@@ -36,6 +40,19 @@ class _Name(click.ParamType[str]):
         except InvalidArgumentError as error:
             self.fail(str(error.args[0]), param, ctx)
         return str(value)
+
+
+class _LedgerId(click.ParamType[int]):
+    """A number that a ledger may have."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        if re.fullmatch(r"[0-9]{1,19}", value) is None or int(value) > _ID_MAX:
+            self.fail(f"{brief(value)} is no id of a ledger, which is a whole number from 0 to {_ID_MAX}", param, ctx)
+        return int(value)
 
 
 def _check_log(name: str) -> None:
@@ -69,6 +86,7 @@ def _check_bookie(bookie_id: str) -> None:
     check_bookie_id(bookie_id)
 
 
+LEDGER = _LedgerId()
 LOG = _Name("log", _check_log)
 STORE = _Name("checkpoint", _check_store)
 STORE_PATH = _Name("checkpoint", _check_store_path)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bk_core.arguments import check_reached
-from bk_core.cli.given import BOOKIE
+from bk_core.cli.given import BOOKIE, LEDGER
 from bk_core.cli.output import access_options, check_range, check_raw, cluster_options, connected, say_found, say_json
 from bk_core.cli.progress import watched
 from bk_core.cli.unread import ended_unread
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @click.command("read")
-@click.argument("ledger_id", type=int)
+@click.argument("ledger_id", type=LEDGER)
 @click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="First entry id.")
 @click.option("--last", type=click.IntRange(min=0), help="Last entry id; without it, up to the last add confirmed.")
 @click.option("--raw", is_flag=True, help="Print payloads only, each followed by a newline.")
@@ -139,7 +139,7 @@ def _say_entry(entry_id: int, payload: bytes, raw: bool, as_json: bool) -> None:
 
 
 @click.command("tail")
-@click.argument("ledger_id", type=int)
+@click.argument("ledger_id", type=LEDGER)
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until the ledger is closed or Ctrl-C.")
 @click.option("-n", "--entries", "count", type=click.IntRange(min=0), default=10, show_default=True, help="How many of the last entries.")
 @click.option("--raw", is_flag=True, help="Print payloads only, each followed by a newline.")
@@ -176,7 +176,7 @@ def tail_ledger(
 
 
 @click.command("diff")
-@click.argument("ledger_id", type=int)
+@click.argument("ledger_id", type=LEDGER)
 @click.argument("bookie", type=BOOKIE)
 @click.argument("other", type=BOOKIE)
 @click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="First entry id.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bk_core.cli.given import LEDGER
 from bk_core.cli.ledger_entries import diff_ledger, read_ledger, tail_ledger
 from bk_core.cli.output import access_options, cluster_options, connected, now_ms, say_json, say_rows, say_table
 from bk_core.cli.progress import with_progress
@@ -85,7 +86,7 @@ def _summaries(client: BookKeeper, ledger_ids: Iterable[int], bookie: str | None
 
 
 @ledger.command("show")
-@click.argument("ledger_id", type=int)
+@click.argument("ledger_id", type=LEDGER)
 @cluster_options
 def show_ledger(ledger_id: int, uri: str, protocol: str, as_json: bool) -> None:
     """Show the metadata of one ledger with its fragments. No bookie is asked.
@@ -112,7 +113,7 @@ def show_ledger(ledger_id: int, uri: str, protocol: str, as_json: bool) -> None:
 
 
 @ledger.command("recover")
-@click.argument("ledger_id", type=int)
+@click.argument("ledger_id", type=LEDGER)
 @access_options
 @cluster_options
 def recover_ledger(ledger_id: int, password: str, digest: str | None, uri: str, protocol: str, as_json: bool) -> None:
@@ -152,7 +153,7 @@ def _told(ledger_id: int, metadata: LedgerMetadata | None) -> str:
 
 
 @ledger.command("rm")
-@click.argument("ledger_ids", type=int, nargs=-1, required=True)
+@click.argument("ledger_ids", type=LEDGER, nargs=-1, required=True)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--even-if-listed", is_flag=True, help="Also ledgers that a log lists: the log loses their entries.")
 @cluster_options

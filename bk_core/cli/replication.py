@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import click
 
-from bk_core.cli.given import BOOKIE
+from bk_core.cli.given import BOOKIE, LEDGER
 from bk_core.cli.output import access_options, bytes_per_second, cluster_options, connected, rate_option, say_found, say_json, say_table
 from bk_core.cli.progress import watched
 from bk_core.cli.switching import await_state, tell_read_only
@@ -87,7 +87,7 @@ def _even_if_it_ends(say: Callable[[], None], shown: _Shown[Any]) -> Iterator[No
 
 
 @click.command("check")
-@click.argument("ledger_id", type=int, required=False)
+@click.argument("ledger_id", type=LEDGER, required=False)
 @click.option("--all", "everything", is_flag=True, help="Every ledger; only replicas that are not good are listed.")
 @click.option("--full", is_flag=True, help="Every entry of every replica instead of the first and the last one.")
 @rate_option
@@ -193,7 +193,7 @@ def _say_checks(reports: list[LedgerReport], only_bad: bool) -> None:
 
 
 @click.command("repair")
-@click.argument("ledger_id", type=int, required=False)
+@click.argument("ledger_id", type=LEDGER, required=False)
 @click.option("--all", "everything", is_flag=True, help="Every ledger, one after the other.")
 @click.option("--full", is_flag=True, help="Look at every entry of every replica, not only at the first and the last one.")
 @click.option(

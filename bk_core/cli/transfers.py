@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 from rich.progress import TextColumn
 
-from bk_core.cli.given import LOG
+from bk_core.cli.given import LEDGER, LOG
 from bk_core.cli.output import access_options, check_range, cluster_options, connected, digest_choice, password_option, say_json
 from bk_core.cli.progress import RateColumn, progress_bar, watched
 from bk_core.cli.statuses import terminated_in_order
@@ -72,7 +72,7 @@ def _told(count: int, one: str, many: str, size: int, seconds: float) -> str:
 
 
 @click.command("export")
-@click.argument("ledger_id", type=int)
+@click.argument("ledger_id", type=LEDGER)
 @click.argument("file", type=_FILE)
 @click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="First entry id.")
 @click.option("--last", type=click.IntRange(min=0), help="Last entry id; without it, up to the last add confirmed.")
@@ -88,11 +88,13 @@ def export_ledger(
     uri: str,
     protocol: str,
     as_json: bool,
-) -> None:
+) -> int:
     """Write the entries of a ledger into a new file, byte for byte, with a checksum. It never fences.
 
     The file appears when it is whole, and none is written over; what is killed by SIGKILL leaves `.NAME.<12 hex digits>.part` beside it.
     `bk ledger import` makes a ledger of it. The README of bk_core/client/transfer has its form; the ledger's password is not in it.
+
+    If the ledger ends before --last, what there is is in the file, and the exit status is 1.
 
     --json: ledger, entries, bytes, seconds, sourceClosed, file.
     """
@@ -104,10 +106,20 @@ def export_ledger(
         done = export(client, ledger_id, file, first=first, last=last, on_progress=show, **access)
     if as_json:
         say_json(_transfer_json(done))
-        return
-    click.echo(f"{_told(done.entries, 'entry', 'entries', done.bytes, done.seconds)}: {file}")
+    else:
+        click.echo(f"{_told(done.entries, 'entry', 'entries', done.bytes, done.seconds)}: {file}")
     if not done.closed:
         click.echo(f"ledger {ledger_id} is not CLOSED: what was confirmed so far is in the file", err=True)
+    return _say_end(ledger_id, done, first, last)
+
+
+def _say_end(ledger_id: int, done: Transfer, first: int, last: int | None) -> int:
+    """Tell if there were fewer entries than were asked for, and return the exit status."""
+    if last is None or done.entries == last - first + 1:
+        return 0
+    end = f"ends at entry {first + done.entries - 1}" if done.entries else f"has no entry from {first} on"
+    click.echo(f"ledger {ledger_id} {end}: entry {last} lies beyond", err=True)
+    return 1
 
 
 @click.command("import")
@@ -131,7 +143,7 @@ def import_ledger(file: Path, password: str, uri: str, protocol: str, as_json: b
 
 
 @click.command("cp")
-@click.argument("ledger_id", type=int)
+@click.argument("ledger_id", type=LEDGER)
 @click.option("--to-uri", metavar="URI", help="The cluster of the new ledger, by default that of --uri.")
 @click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="First entry id, which becomes entry 0.")
 @click.option("--last", type=click.IntRange(min=0), help="Last entry id; without it, up to the last add confirmed.")
@@ -151,11 +163,11 @@ def copy_ledger(
     protocol: str,
     as_json: bool,
     **options: Any,
-) -> None:
+) -> int:
     """Copy the entries of a ledger into a new one, here or in another cluster, and print its id. The source is never fenced.
 
     The new ledger is closed, read again and compared, as by `bk ledger import`. --digest is that of the source where its metadata stores
-    none.
+    none. If the source ends before --last, what there is is copied, and the exit status is 1.
 
     --json: ledger, entries, bytes, seconds, sourceClosed, file (null).
     """
@@ -168,6 +180,7 @@ def copy_ledger(
         access: dict[str, Any] = {"password": password.encode(), "digest_type": digest}
         done = copy(client, ledger_id, settings, to=target, first=first, last=last, on_progress=show, **access)
     _say_new(done, as_json)
+    return _say_end(ledger_id, done, first, last)
 
 
 def _say_new(done: Transfer, as_json: bool) -> None:

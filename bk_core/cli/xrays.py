@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bk_core.arguments import check_reached
-from bk_core.cli.given import LOG
+from bk_core.cli.given import LEDGER, LOG
 from bk_core.cli.output import (
     access_options,
     bytes_per_second,
@@ -38,7 +38,7 @@ _WIDTH_MIN, _WIDTH_MAX = 16, 200
 
 
 @click.command("xray")
-@click.argument("ledger_id", type=int)
+@click.argument("ledger_id", type=LEDGER)
 @click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="First entry id.")
 @click.option("--last", type=click.IntRange(min=0), help="Last entry id; without it, up to the end.")
 @click.option("--full", is_flag=True, help="Read every copy and check its digest, also where a bookie lists what it has.")

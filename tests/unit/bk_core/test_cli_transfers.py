@@ -492,3 +492,29 @@ def test_rows_are_compared_value_by_value(tmp_path: Path, client: bk_core.BookKe
         parquet.write_table(pa.table({"id": ids}), path)
         how: dict[str, Any] = {"password": b"", "start": written.first, "end": written.end, "on_counts": None}
         assert same_rows(client, "flights", path, "parquet", **how) is same
+
+
+# --- what was asked for --------------------------------------------------------------------------------------------------
+
+
+def test_a_range_behind_the_end_is_told(bk: Bk, client: bk_core.BookKeeper, tmp_path: Path) -> None:
+    """What there is is copied, as ``bk ledger read`` prints it, and the status says that it is not all."""
+    with client.create_ledger() as ledger:
+        ledger.append_many([b"x"] * 20)
+    told = f"ledger {ledger.ledger_id} ends at entry 19: entry 50 lies beyond"
+    (done,) = bk.json("export", str(ledger.ledger_id), str(tmp_path / "short"), "--last", "50", group="ledger", status=1)
+    assert done["entries"] == 20 and told in bk.err
+    bk("cp", str(ledger.ledger_id), "--first", "7", "--last", "50", group="ledger", status=1)
+    assert told in bk.err and "13 entries" in bk.out
+    bk("export", str(ledger.ledger_id), str(tmp_path / "whole"), "--first", "2", "--last", "19", group="ledger")
+    with client.create_ledger() as empty:
+        pass
+    bk("export", str(empty.ledger_id), str(tmp_path / "none"), "--last", "1", group="ledger", status=1)
+    assert f"ledger {empty.ledger_id} has no entry from 0 on: entry 1 lies beyond" in bk.err
+
+
+@pytest.mark.parametrize("given", ["-1", "9223372036854775808", "1_0", "٣", "+1", " 1", "1.0", ""])
+@pytest.mark.parametrize("command", ["show", "read", "xray", "check", "rm"])
+def test_what_no_ledger_can_have_as_its_id_is_a_wrong_command_line(bk: Bk, command: str, given: str) -> None:
+    bk(command, *(["--yes"] if command == "rm" else []), "--", given, group="ledger", status=2)
+    assert "is no id of a ledger, which is a whole number from 0 to 9223372036854775807" in " ".join(bk.err.split())
