@@ -244,10 +244,10 @@ def test_a_log_whose_change_lost_its_answer_may_be_changed(
 ) -> None:
     """The store loses the answer of a change, and nothing shows within ``operation_timeout_s`` if it was made: the error says that it may
     have been."""
+    with bk_core.connect(uri) as patient, patient.create_log("a").writer() as writer:
+        writer.append(b"x")
     with bk_core.connect(uri, operation_timeout_s=SHORT_S) as client:
-        log = client.create_log("a")
-        with log.writer() as writer:
-            writer.append(b"x")
+        log = client.log("a")
         calls = {
             "set": lambda: log.set(retention=77),
             "delete": log.delete,
