@@ -498,7 +498,7 @@ def test_rows_are_compared_value_by_value(tmp_path: Path, client: bk_core.BookKe
 
 
 def test_a_range_behind_the_end_is_told(bk: Bk, client: bk_core.BookKeeper, tmp_path: Path) -> None:
-    """What there is is copied, as ``bk ledger read`` prints it, and the status says that it is not all."""
+    """The command copies all entries that exist, as ``bk ledger read`` prints them, and its status says that there are fewer."""
     with client.create_ledger() as ledger:
         ledger.append_many([b"x"] * 20)
     told = f"ledger {ledger.ledger_id} ends at entry 19: entry 50 lies beyond"

@@ -397,7 +397,7 @@ def test_reading_a_log_can_be_repeated(client: bk_core.BookKeeper) -> None:
 
 
 OF_READERS = ("/client/log/reader.py", "/log/reader_order.py", "/log/list_machine.py", "/protocol/requests.py", "resuming.py", "<string>")
-"""What the loop of a reader runs on the user's thread. A dataclass is made in <string>."""
+"""These files hold the code that a reader's loop runs on the user's thread. A dataclass is made in <string>."""
 
 
 @pytest.mark.parametrize("follows", [False, True])

@@ -64,6 +64,12 @@ class World:
         self.links.append(link)
         return link
 
+    def link_to(self, where: list[tuple[str, int]]) -> BookieLink:
+        """Return a link to a bookie that is at ``where[0]`` whenever it is asked for."""
+        link: BookieLink = self.on_reactor(lambda: BookieLink(self.reactor, "b", "v2", lambda bookie, then: then(where[0], ""), 1 << 20))
+        self.links.append(link)
+        return link
+
     def on_reactor(self, function: Callable[[], Any]) -> Any:
         done: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.reactor.post(lambda: done.put(function()))
@@ -237,8 +243,7 @@ def test_a_bookie_that_moved(world: World) -> None:
     """LINK-4: the connection is dropped as soon as the registry says another address; reads go there."""
     where = [world.listener.getsockname()]
     with socket.create_server(("127.0.0.1", 0)) as elsewhere:
-        link = world.on_reactor(lambda: BookieLink(world.reactor, "b", "v2", lambda bookie, then: then(where[0], ""), 1 << 20))
-        world.links.append(link)
+        link = world.link_to(where)
         old = world.warm(link)
         world.on_reactor(lambda: link.moved(where[0]))
         world.ask(link, "moving", ReadRequest(0, 1, 1))
@@ -257,8 +262,7 @@ def test_a_bookie_found_elsewhere_is_not_waited_for(world: World) -> None:
     """LINK-7: the pause belongs to the address that another bookie has now. A writer without a spare would end in it."""
     where = [world.listener.getsockname()]
     with socket.create_server(("127.0.0.1", 0)) as elsewhere:
-        link = world.on_reactor(lambda: BookieLink(world.reactor, "b", "v2", lambda bookie, then: then(where[0], ""), 1 << 20))
-        world.links.append(link)
+        link = world.link_to(where)
         old = world.warm(link)
         before, where[0] = where[0], elsewhere.getsockname()
         adds = run_of(0, 3)
